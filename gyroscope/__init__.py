@@ -38,8 +38,8 @@ __all__ = [
     "transfer",
 ]
 
-# Name -> (module, attribute in it, or None for the module itself): imported when first asked for, so that theory and
-# the planner start fast and never wait for torch.
+# Name -> (module, attribute in it, or None for the module itself). Imported at first use, so that theory and the
+# planner start fast and never wait for torch.
 _LAZY: dict[str, tuple[str, str | None]] = {
     "Tracker": ("gyroscope.measure.tracker", "Tracker"),
     "autopsy": ("gyroscope.checkpoint.checkpoint_autopsy", "autopsy"),

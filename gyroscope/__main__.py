@@ -1,4 +1,4 @@
-"""`python -m gyroscope`: the command line without its script, as on a machine where scripts are not on the path."""
+"""`python -m gyroscope`: the command line for machines where installed scripts are not on the path."""
 
 from gyroscope.cli import main
 

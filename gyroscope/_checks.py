@@ -1,4 +1,4 @@
-"""Validation of what a user enters. Each error quotes the input and says what would work.
+"""Validation of a user's input. Each error quotes the input and gives the remedy.
 
 `check_…` functions raise ValueError or return nothing. `…_array` functions return a float, or an array of floats.
 """
@@ -32,7 +32,7 @@ def check_positive(name: str, value: Any) -> None:
 
 
 def check_fraction(name: str, value: Any) -> None:
-    """Raise unless `value` is a decay factor of an average: at least 0 and below 1."""
+    """Raise unless `value` is the decay factor of an average: at least 0 and below 1."""
     fits = _is_finite(value) and 0 <= value < 1
     _require(fits, name, value, "must be at least 0 and below 1, for example 0.9")
 
@@ -61,7 +61,7 @@ on the length of the run
     """
     check_count("steps", steps, at_least=1)
     limit = f"choose at most {MAX_FORECAST_STEPS:,}. Equilibria do not depend on the length of the run"
-    _require(steps <= MAX_FORECAST_STEPS, "steps", steps, f"is too long to follow step by step: {limit}")
+    _require(steps <= MAX_FORECAST_STEPS, "steps", steps, f"is too long to compute step by step: {limit}")
 
 
 def check_betas(betas: object) -> None:
@@ -74,7 +74,7 @@ def check_betas(betas: object) -> None:
 
 
 def check_decay(lr: Any, weight_decay: Any) -> None:
-    """Raise unless lr and weight decay are sane, and a step keeps some of the weight."""
+    """Raise unless lr and weight decay are valid, and a step does not remove the whole weight."""
     check_non_negative("lr", lr)
     check_non_negative("weight_decay", weight_decay)
     shrink = float(lr) * float(weight_decay)

@@ -1,4 +1,4 @@
-"""Weight vectors that are spread over processes: DTensors of FSDP2 or tensor parallelism, cut along any dimension."""
+"""Weight vectors distributed over processes: DTensors of FSDP2 or tensor parallelism, cut along any dimension."""
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
@@ -34,7 +34,7 @@ class Across:
         return stacked.new_zeros(len(stacked), self.num_vectors).index_add_(1, self.owners, stacked)
 
     def of(self, coefficients: Sequence[Any]) -> list[Any]:
-        """Return the coefficients of the pieces from those of the vectors. Numbers for all vectors stay."""
+        """Return the coefficients of the pieces from those of the vectors. Plain numbers stay as they are."""
         if self.owners is None:
             return list(coefficients)
         return [c[self.owners] if isinstance(c, Tensor) and c.dim() else c for c in coefficients]
@@ -74,7 +74,7 @@ def cut_like(x: Tensor, like: Tensor) -> Tensor:
 
 
 def placed_like(values: Tensor, like: Tensor) -> Tensor:
-    """Return values that every process has, spread over processes as `like` is, on its device."""
+    """Return values that every process has, distributed over processes like `like`, on its device."""
     values = values.to(like.device)
     if not hasattr(like, "placements"):
         return values
@@ -83,7 +83,7 @@ def placed_like(values: Tensor, like: Tensor) -> Tensor:
 
 
 def spread_like(values: Tensor, like: Tensor) -> Tensor:
-    """Return values that broadcast against `like` in its shape, spread over processes as it is."""
+    """Return values that broadcast against `like`, in its shape and distributed over processes like it."""
     spread = values.expand(like.shape)
     # By default, DTensor would put a dimension of size 1 on every process.
     return (
@@ -92,7 +92,7 @@ def spread_like(values: Tensor, like: Tensor) -> Tensor:
 
 
 def row_like(p: Tensor, split: Split, values: Tensor) -> Tensor:
-    """Return values per vector that every process has, spread over processes as the vectors of a parameter are."""
+    """Return values per vector that every process has, distributed over processes like the vectors of a parameter."""
     values = values.to(p.device)
     if not hasattr(p, "placements"):
         return values
@@ -150,7 +150,7 @@ def _is_numbered(placements: Sequence[Any], split: Split, num_dims: int) -> bool
 
 def _cuts(placements: Sequence[Any]) -> list[int | None]:
     """Return the dimension of the tensor that each dimension of the mesh cuts, None if it has copies."""
-    # Not by class, because FSDP2 over tensor parallelism uses one that is no Shard.
+    # Not by class, because FSDP2 over tensor parallelism uses a placement that is not a Shard.
     return [None if part.is_replicate() or part.is_partial() else part.dim for part in placements]
 
 

@@ -1,4 +1,4 @@
-"""Write a file that a user names: the whole content or nothing, and never in place of another kind of file."""
+"""Files that a user names are written completely or not at all, and never replace another kind of file."""
 
 import os
 import secrets
@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-# Suffixes of pages, which may be written into a folder that they are made from.
+# Suffixes of pages. A page may be written into the folder of its run.
 PAGE_SUFFIXES = (".html", ".htm")
 
 
@@ -33,7 +33,7 @@ def write_text(path: str | os.PathLike[str], text: str) -> None:
 
 @contextmanager
 def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """Open a new file to write instead of a regular file at `path`, which it replaces at the end, if all went well.
+    """Open a new file for writing, which replaces the regular file at `path` at the end if no error occurred.
 
     A reader sees the old content or the new one. The file keeps its mode and, if permitted, its owner. If `path` is a
     symbolic link, its target is replaced. The directories above it are made. An `OSError` becomes a `ValueError`.
@@ -70,14 +70,14 @@ def _copy_owner(source: Path, target: Path) -> None:
 def _refusing(path: str | os.PathLike[str]) -> Iterator[None]:
     try:
         yield
-    except BrokenPipeError:  # the reader of the pipe has ended, which the caller handles
+    except BrokenPipeError:  # the reader of the pipe has ended. The caller handles this
         raise
     except OSError as error:
         raise ValueError(f"cannot write {os.fspath(path)!r}: {error.strerror or error}") from None
 
 
 def check_output(path: str | os.PathLike[str], inputs: Iterable[str | os.PathLike[str]]) -> None:
-    """Raise ValueError if a page at `path` would replace an input, or a file of an input folder, by whatever name.
+    """Raise ValueError if a page at `path` would replace an input, or a file of an input folder, under any name.
 
     >>> check_output("runs/first/report.html", ["runs/first"])
     >>> check_output("ckpt.pt", ["./ckpt.pt"])
@@ -88,12 +88,12 @@ def check_output(path: str | os.PathLike[str], inputs: Iterable[str | os.PathLik
     for each in inputs:
         source = Path(os.path.realpath(each))
         below = [file for file in source.rglob("*") if file.is_file() and not _is_page(file)]
-        # By whatever name: `samefile` sees through links, also hard ones.
+        # `samefile` also recognises links, including hard links.
         if source == target or (
             target.is_file() and any(file.exists() and file.samefile(target) for file in (source, *below))
         ):
             raise ValueError(
-                f"{os.fspath(path)!r} is an input, which the page would replace: choose another path for the page"
+                f"{os.fspath(path)!r} is an input, and the page would replace it: choose another path for the page"
             )
         if source in target.parents and not _is_page(target):
             raise ValueError(

@@ -64,7 +64,7 @@ class _Encoder:
         if isinstance(value, int):
             return _integer(value)
         if isinstance(value, float):
-            # float(), because a subclass may have a repr that is no JSON.
+            # float(), because the repr of a subclass may not be JSON.
             return json.dumps(float(value)) if self.keep_non_finite or math.isfinite(value) else "null"
         if isinstance(value, str | PurePath):
             return _string(str(value))
@@ -100,7 +100,7 @@ class _Encoder:
         text = self.comma.join([number] * len(array)) % tuple(array.tolist())
         if not np.isfinite(array).all():
             names = ("-Infinity", "Infinity", "NaN") if self.keep_non_finite else ("null",) * 3
-            # "-inf" before "inf", which is a part of it. The replacements contain neither in lower case.
+            # "-inf" before "inf", because "inf" is part of it. The replacements contain neither in lower case.
             for old, new in zip(("-inf", "inf", "nan"), names, strict=True):
                 text = text.replace(old, new)
         return f"[{text}]"
@@ -124,5 +124,5 @@ def _key(key: Any) -> str:
 def _repr(value: Any) -> str:
     try:
         return repr(value)[:LONGEST_REPR]
-    except Exception:  # so may its repr
+    except Exception:  # and so may its repr
         return f"<{type(value).__name__}>"

@@ -1,4 +1,4 @@
-"""Names of a package that are imported when they are first asked for, so that commands start fast."""
+"""Names of a package that are imported at first use, so that commands start fast."""
 
 from collections.abc import Callable, Mapping
 from importlib import import_module

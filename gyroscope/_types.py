@@ -1,4 +1,4 @@
-"""Names for the arrays that pass between rooms: one alias for each kind of entry."""
+"""Type aliases of the arrays that pass between packages: one for each kind of entry."""
 
 from typing import Any, TypeAlias
 
@@ -14,5 +14,5 @@ Mask: TypeAlias = npt.NDArray[np.bool_]
 
 # A number, or an array of numbers over layers, neurons or steps.
 Values: TypeAlias = float | Array
-# A float, a NumPy array or a tensor: closed forms consist of operators, so that each of the three works.
+# A float, a NumPy array or a tensor. Closed forms consist of operators, so all three work.
 Number: TypeAlias = Any

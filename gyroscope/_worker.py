@@ -33,11 +33,10 @@ class Worker(Generic[Item]):
     return False there, and `close` does nothing.
 
     Args:
-        handle: called in the thread with a list: one item, or with `gather` all that wait.
-        name: of the thread.
-        max_items: that may wait.
-        max_bytes: that may wait, as the callers of `put` count them. A larger item is taken if no other waits.
-        gather: seconds for which items wait to be handled together. 0 handles each alone, at once. `flush`, `close` and
+        handle: called in the thread with a list of one item, or with `gather` of all waiting items. name: of the
+        thread. max_items: number of items that may wait. max_bytes: bytes that may wait, as the callers of `put` count
+        them. A larger item is accepted if no other waits. gather: seconds for which items wait to be handled together.
+        0 handles each alone, at once. `flush`, `close` and
             half-full bounds end the wait.
         idle: seconds without items after which `handle` gets an empty list. None means never.
         failed: called with an exception of `handle`. It returns the seconds until the same items are tried again, or
@@ -81,7 +80,7 @@ class Worker(Generic[Item]):
         self._given_up = False  # items were, since the last `flush`
         self._hurry = False
         self._retry = 0.0
-        self._deadline: float | None = None  # of `close`; None: open
+        self._deadline: float | None = None  # of `close`, None while open
         self.seconds = 0.0
         """Processor time of the thread until its last items."""
         self.usable = True
@@ -94,7 +93,7 @@ class Worker(Generic[Item]):
         return self._items
 
     def has_room(self, size: int = 0) -> bool:
-        """Return whether an item of so many bytes would be taken now."""
+        """Return whether an item of `size` bytes would be accepted now."""
         fits = self._items < self.max_items and self._bytes + size <= self.max_bytes
         return fits or not self._items
 
@@ -189,7 +188,7 @@ class Worker(Generic[Item]):
         return None
 
     def _turn(self) -> bool:
-        """Wait for items and handle them. A separate function, so that no item is referenced while it waits."""
+        """Wait for items and handle them. This is a separate function so that no item is referenced while it waits."""
         batch = self._next()
         retry = None
         failed = False
@@ -219,7 +218,7 @@ class Worker(Generic[Item]):
             return [self._queue.popleft() for _ in range(count)]
 
     def _settle(self, batch: list[tuple[Item, int]], failed: bool, retry: float | None) -> bool:
-        """Count the items, or put them back to be tried again. Return whether to go on."""
+        """Count the items, or put them back for another attempt. Return whether to go on."""
         with self._changed:
             self._failures += failed
             self._given_up |= failed and retry is None

@@ -15,14 +15,14 @@ from gyroscope._files import check_output, write_text
 from gyroscope.commands import numeric, pair, progress_bar, show, whole
 from gyroscope.integrations.extras import MissingExtraError
 
-# Commands that the distribution gyroscope-lab adds. Without it they are listed too, and name the extra to install.
+# Commands that the distribution gyroscope-lab adds. Without it they are still listed, and name the extra to install.
 LAB_COMMANDS = {
     "demo": "Predict, train and compare a small network in a minute or two.",
     "lab": "Run the papers' experiments.",
     "sweep": "Train every combination of settings of a file.",
     "train": "Train a network on a task with any optimizer.",
 }
-# Steps, of all layers together, that take more than a moment to forecast.
+# Steps, summed over layers, above which a forecast takes more than a moment.
 LONG_RUN = 200_000
 NEEDS_LAB = 'needs the lab: pip install "gyroscope[lab]"'
 
@@ -32,14 +32,14 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
-# Options that several commands have.
+# Options shared by several commands.
 Lr = Annotated[float | None, numeric("peak learning rate")]
 WeightDecay = Annotated[float | None, numeric("weight decay, as in torch", "--weight-decay", "--wd")]
 Betas = Annotated[str | None, typer.Option(help="for example 0.9,0.999")]
 Momentum = Annotated[float | None, numeric("momentum of SGD and Muon")]
 Nesterov = Annotated[bool | None, typer.Option("--nesterov", help="use Nesterov's momentum")]
 FanIn = Annotated[float | None, numeric("entries of one weight vector", "--fan-in", "--width")]
-Shape = Annotated[str | None, typer.Option(help="of the weight, for example 256x128 (Muon)")]
+Shape = Annotated[str | None, typer.Option(help="shape of the weight, for example 256x128 (Muon)")]
 InitNorm = Annotated[float | None, numeric("initial norm of one vector, by default that of torch")]
 UnitGradNorm = Annotated[float | None, numeric("gradient norm × weight norm (SGD)")]
 ScheduleName = Annotated[str | None, typer.Option(help="constant, linear, cosine, wsd or inverse_sqrt")]
@@ -80,15 +80,15 @@ def plan(
     linearised: Annotated[bool | None, typer.Option("--linearised", help="Lion as in its paper")] = None,
     corrected_decay: Annotated[bool | None, typer.Option("--corrected-decay", help="AdamC: decay ∝ lr²")] = None,
     cautious_decay: Annotated[
-        bool | None, typer.Option("--cautious-decay", help="decay what the update shrinks")
+        bool | None, typer.Option("--cautious-decay", help="decay only entries that the update shrinks (cautious)")
     ] = None,
     steps: Annotated[int | None, whole("length of the run, by default 10000")] = None,
     schedule: Annotated[str | None, typer.Option(help="constant, linear, cosine, wsd, step or inverse_sqrt")] = None,
     warmup: Annotated[int | None, whole("steps of linear warmup, part of the run")] = None,
     final: Final = None,
     decay: Decay = None,
-    milestones: Annotated[str | None, typer.Option(help="of the step schedule, for example 6000,8000")] = None,
-    factor: Annotated[float | None, numeric("of the step schedule at each milestone")] = None,
+    milestones: Annotated[str | None, typer.Option(help="of the step schedule, such as 6000,8000")] = None,
+    factor: Annotated[float | None, numeric("factor of the step schedule at each milestone")] = None,
     fan_in: FanIn = None,
     shape: Shape = None,
     init_std: Annotated[float | None, numeric("standard deviation of the initial entries")] = None,
@@ -120,15 +120,15 @@ def plan(
 @app.command()
 def transfer(
     optimizer: Annotated[str | None, typer.Argument(help="adamw, sgdm, lion, muon, hyperball, …")] = None,
-    source: Annotated[Path | None, typer.Option("--from", help="tuned run, in place of its settings")] = None,
+    source: Annotated[Path | None, typer.Option("--from", help="tuned run to read the settings from")] = None,
     lr: Lr = None,
     weight_decay: WeightDecay = None,
     betas: Betas = None,
     momentum: Momentum = None,
-    batch: Annotated[str | None, typer.Option(help="of the tuned run, for example 0.5M (tokens or samples)")] = None,
+    batch: Annotated[str | None, typer.Option(help="of the tuned run, such as 0.5M (tokens or samples)")] = None,
     tokens: Annotated[str | None, typer.Option(help="length of the tuned run, for example 10B")] = None,
-    samples: Annotated[str | None, typer.Option(help="the same in samples")] = None,
-    steps: Annotated[str | None, typer.Option(help="the same in steps")] = None,
+    samples: Annotated[str | None, typer.Option(help="length of the tuned run in samples")] = None,
+    steps: Annotated[str | None, typer.Option(help="length of the tuned run in steps")] = None,
     width: Annotated[str | None, typer.Option(help="entries of one hidden weight vector")] = None,
     depth: Annotated[str | None, typer.Option(help="number of blocks")] = None,
     params: Annotated[str | None, typer.Option(help="parameters, by default width² × depth")] = None,
@@ -139,7 +139,7 @@ def transfer(
     decay: Decay = None,
     init_norm: InitNorm = None,
     rule: Annotated[str | None, typer.Option(help="transfer rule to answer by, for example tau")] = None,
-    check: Annotated[Path | None, typer.Option(help="transferred run, to compare with what was promised")] = None,
+    check: Annotated[Path | None, typer.Option(help="transferred run, to compare with the prediction")] = None,
     as_json: AsJson = False,
     html: Html = None,
     explain: Explain = False,
@@ -166,8 +166,8 @@ def convert(
     fixed: Annotated[
         str | None, typer.Option("--set", help="settings of the new one, for example momentum=0.9")
     ] = None,
-    fan_in: Annotated[str | None, typer.Option(help="entries of one weight vector, of each layer")] = None,
-    shape: Annotated[str | None, typer.Option(help="of each weight, for example 256x128,256x256 (Muon)")] = None,
+    fan_in: Annotated[str | None, typer.Option(help="entries of one weight vector, for each layer")] = None,
+    shape: Annotated[str | None, typer.Option(help="shape of each weight, for example 256x128,256x256 (Muon)")] = None,
     unit_grad_norm: Annotated[
         str | None, typer.Option(help="gradient norm × weight norm of each layer, for example 0.19,0.06 (SGD)")
     ] = None,
@@ -177,7 +177,7 @@ def convert(
     decay: Decay = None,
     as_json: AsJson = False,
 ) -> None:
-    """Give settings with which another optimizer trains alike."""
+    """Give equivalent settings for another optimizer."""
     given = {name: value for name, value in locals().items() if value is not None}
 
     from gyroscope.planner.convert_settings import read_conversion  # not before --help has been answered
@@ -245,7 +245,7 @@ def autopsy(
     momentum: Momentum = None,
     batch_size: Annotated[float | None, numeric("examples of one step, for the noise scale")] = None,
     model_order: Annotated[
-        Path | None, typer.Option(help="file with parameter names in order, a blank line between groups")
+        Path | None, typer.Option(help="file with parameter names in order, with a blank line between groups")
     ] = None,
     html: Html = None,
     text: Annotated[bool, typer.Option("--text", help="print text even if a page is written")] = False,
@@ -277,7 +277,7 @@ def autopsy(
 
 def show_result(result: Any, html: Path | None, as_json: bool, explain: bool = False) -> None:
     """Print a plan, a transfer or an autopsy, and write its page if `html` is given."""
-    # First the page, because nothing is printed if it cannot be written.
+    # The page comes first, because nothing is printed if it cannot be written.
     if html is not None:
         write_page(html, result.page())
     if as_json:
@@ -324,7 +324,7 @@ def export(
 def watch(
     directory: Annotated[Path, typer.Argument(help="directory with runs")] = Path("runs"),
     port: Annotated[int, typer.Option(min=0, max=65535, help="port, or 0 for a free one")] = 0,
-    host: Annotated[str, typer.Option(help="address to serve at. Others than this machine need a token")] = "127.0.0.1",
+    host: Annotated[str, typer.Option(help="address to serve at. Other machines need a token")] = "127.0.0.1",
     browser: Annotated[bool, typer.Option("--browser/--no-browser", help="open the page")] = True,
 ) -> None:
     """Follow runs on a local page while they train."""
@@ -350,7 +350,7 @@ def doctor(
 
 
 def report_sweep(folders: list[Path], out: Path, text: bool, as_json: bool) -> None:
-    """Report on a sweep with the function that the lab has registered."""
+    """Report on a sweep with the function that the lab registers."""
     if len(folders) > 1:
         raise ValueError(f"{len(folders)} folders, one of them a sweep. Report on one sweep, or on runs")
     for registered in entry_points(group="gyroscope.reports", name="sweep"):
@@ -360,13 +360,13 @@ def report_sweep(folders: list[Path], out: Path, text: bool, as_json: bool) -> N
 
 
 def add_commands() -> None:
-    """Add the commands of other distributions, or what to install for those of the lab."""
+    """Add the commands of other distributions, or say what to install for those of the lab."""
     registered = entry_points(group="gyroscope.commands")
     for point in registered:
         point.load()(app)
     if "lab" in registered.names:
         return
-    # Any arguments, --help among them: the answer to all of them is what to install.
+    # All arguments, including --help, lead to the same answer: what to install.
     anything = {"allow_extra_args": True, "ignore_unknown_options": True}
     for name, purpose in LAB_COMMANDS.items():
         help = f"{purpose} Needs gyroscope[lab]."
@@ -392,11 +392,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         return complain(message)
     except (ValueError, MissingExtraError) as error:
         return complain(str(error))
-    except ArithmeticError as error:  # overflow or division by zero, far from any setting that trains
+    except ArithmeticError as error:  # overflow or division by zero, far from any realistic setting
         return complain(f"numeric overflow ({error}). Check the magnitude of lr, weight decay and norms")
     except (typer.Abort, KeyboardInterrupt):
         return complain("interrupted", code=130)
-    except BrokenPipeError:  # the program that reads the output, `head` perhaps, has ended
+    except BrokenPipeError:  # the program that reads the output, such as `head`, has ended
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except OSError as error:  # a full disk, a name that is too long, a directory that may not be read

@@ -1,4 +1,4 @@
-"""What all commands share: options that take numbers, progress bars and output for people."""
+"""Shared parts of all commands: options that take numbers, progress bars and output for people."""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -25,7 +25,7 @@ def count(text: str) -> int:
 
 
 def numeric(help: str = "", *names: str) -> Any:
-    """Return an option that takes a number, under other names than its own if some are given."""
+    """Return an option that takes a number, under the given names if there are any."""
     return typer.Option(*names, parser=number, metavar="NUMBER", help=help)
 
 
@@ -35,7 +35,7 @@ def whole(help: str = "") -> Any:
 
 
 def pair(text: str) -> tuple[float, float]:
-    """Return two numbers that a comma separates."""
+    """Return two numbers separated by a comma."""
     parts = text.split(",")
     if len(parts) != 2:
         raise typer.BadParameter(f"{text!r} is not a pair of numbers: write for example 0.9,0.999")
@@ -44,7 +44,7 @@ def pair(text: str) -> tuple[float, float]:
 
 @contextmanager
 def progress_bar(what: str, is_long: bool = True) -> Iterator[Callable[[int, int], None] | None]:
-    """Yield a function of the work done and the whole work that draws a bar, or None if nobody would see it."""
+    """Yield a function of done and total work that draws a progress bar, or None if nobody would see it."""
     if not is_long or not sys.stderr.isatty():
         yield None
         return

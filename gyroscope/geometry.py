@@ -15,7 +15,7 @@ from torch import Tensor
 from gyroscope._checks import check_count
 
 Granularity = Literal["neuron", "group", "tensor", "none"]
-# The dimension, or the dimensions, whose indices count vectors.
+# The dimension, or dimensions, whose indices count vectors.
 Axis = int | tuple[int, ...]
 
 
@@ -120,7 +120,8 @@ class Split:
 
             d = w1 - w0,  r = ⟨w0,d⟩/‖w0‖²,  angle = atan2(‖d - r·w0‖, (1+r)·‖w0‖)
 
-        An arccos of a float32 cosine would be 0 below 3e-4 rad, as angles of training are. A zero vector has angle 0.
+        An arccos of a float32 cosine would be 0 below 3e-4 rad, where most angles of training are. A zero vector has
+        angle 0.
 
         >>> Split().angle(torch.tensor([[1.0, 0.0]]), torch.tensor([[1.0, 1e-5]]))
         tensor([1.0000e-05])
@@ -187,7 +188,7 @@ class Split:
         return self.group_size if self.granularity == "group" else 1
 
     def axes(self, dims: int) -> tuple[int, ...]:
-        """Return the dimensions that count vectors, in ascending order, or none if the whole is one vector."""
+        """Return the dimensions that count vectors, in ascending order, or none if the tensor is one vector."""
         if self.granularity == "none":
             raise ValueError("granularity='none' has no weight vectors: choose 'neuron', 'group' or 'tensor'")
         if self.granularity == "tensor":

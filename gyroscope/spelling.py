@@ -1,16 +1,16 @@
-"""The error for an unknown name that a user writes, with the nearest known ones. It imports no NumPy."""
+"""The error for an unknown name in a user's input, with the nearest known names. It imports no NumPy."""
 
 from collections.abc import Iterable
 from difflib import get_close_matches
 
-# Names that an error lists if none is near the one that was given.
+# Names that an error lists if none is similar to the given one.
 MAX_LISTED = 30
 
 
 def one_of(kind: str, name: str, options: Iterable[str], *, given: object = None) -> str:
     """Return `name` if it is among the options. Otherwise raise with the nearest one, or with all of them.
 
-    `kind` says what the name is of, and `given` is what the user wrote if `name` is another spelling of it.
+    `kind` is the kind of thing that is named. `given` is the user's spelling if `name` is another one.
 
     >>> one_of("schedule", "cosin", ("constant", "cosine"))
     Traceback (most recent call last):

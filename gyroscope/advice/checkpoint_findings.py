@@ -1,4 +1,4 @@
-"""The judgements on a checkpoint, in order: the thresholds and words of runs, on the numbers of one step."""
+"""The judgements on a checkpoint, in order. Thresholds and words are those of runs, the numbers those of one step."""
 
 from collections.abc import Mapping, Sequence
 from math import isfinite
@@ -28,12 +28,12 @@ def checkpoint_findings(
 ) -> Diagnosis:
     """Return the findings on a checkpoint, worst first.
 
-    layers      all of them, of which embeddings are not judged
+    layers      all layers. Embeddings are not judged
     step        steps that were taken, if known
     batch_size  examples of one step, for the noise scale
     notes       what was assumed, as sentences without a full stop
-    missing     layers of which something is unknown, and why
-    drifts      layers since the checkpoint before, if there is one
+    missing     layers that lack something, and why
+    drifts      how layers moved since the previous checkpoint, if there is one
     """
     every = Layers(layers)
     judged = every.where(lambda view: not view.is_embedding)

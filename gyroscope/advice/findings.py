@@ -8,7 +8,7 @@ Severity = Literal["bad", "warn", "note", "good"]
 # Mark of each severity in a terminal, from worst to best.
 MARKS: dict[Severity, str] = {"bad": "✗", "warn": "!", "note": "•", "good": "✓"}
 
-# Kinds of judgements, in the order in which those of one severity are listed.
+# Kinds of judgements, in the order in which findings of one severity are listed.
 KINDS = (
     "diverged",
     "incident",
@@ -46,7 +46,7 @@ FACTS = ("rotation", "memory", "norm", "start", "total_decay", "settles", "stabi
 @final
 @dataclass(frozen=True)
 class Remedy:
-    """What to change. `trial` names the experiment that tried it, and is empty if training stays the same."""
+    """What to change. `trial` names the experiment that tested it, and is empty if training stays the same."""
 
     text: str = ""
     trial: str = ""
@@ -58,7 +58,7 @@ NOTHING = Remedy()
 @final
 @dataclass(frozen=True)
 class Finding:
-    """One statement about some layers of a plan or of a run, with what follows from it.
+    """One statement about some layers of a plan or of a run, and what to do about it.
 
     kind      what is stated, one of `KINDS` or `FACTS`
     severity  bad, warn, note or good
@@ -67,8 +67,8 @@ class Finding:
     formula   the equation behind the numbers, empty if they were measured
     layers    full names of the layers, empty for the whole run
     evidence  the numbers of the sentence by name
-    trial     the experiment that tried the remedy or the statement on real training, or empty
-    mark      the label on a time axis at `evidence["step"]`, empty if this is no event
+    trial     the experiment that tested the remedy or the statement on real training, or empty
+    mark      the label on a time axis at `evidence["step"]`, empty if the finding is not an event
     """
 
     kind: str

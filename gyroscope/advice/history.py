@@ -1,4 +1,4 @@
-"""One layer of a run: its series, and what follows from them, with gaps and infinities left out."""
+"""One layer of a run: its series and the numbers derived from them, without gaps and infinities."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -21,12 +21,12 @@ from gyroscope.theory.law import safe_divide
 
 @dataclass(frozen=True, eq=False)
 class LayerHistory:
-    """One layer of a record: its series, and what follows from them. `RunView` adds what judgements read."""
+    """One layer of a record: its series and the numbers derived from them. `RunView` adds what judgements need."""
 
     record: Record
     name: str
     samples: int | None = None
-    """Number of samples that are read, from the first on. None: all of them."""
+    """Number of samples that are read, beginning with the first. None means all."""
 
     def series(self, quantity: str, stat: str = "mean") -> Array:
         """Return a series as finite numbers and NaN. All NaN if the record has no such quantity."""
@@ -57,7 +57,7 @@ class LayerHistory:
 
     @property
     def is_embedding(self) -> bool:
-        """Whether its vectors are tokens. Which of them have a gradient, and so rotate, depends on the text."""
+        """Whether its vectors are tokens. The text decides which of them have a gradient and rotate."""
         return getattr(self.layer, "granularity", "") == "token"
 
     @cached_property
@@ -67,12 +67,12 @@ class LayerHistory:
 
     @cached_property
     def rms_angle(self) -> Array:
-        """Root mean square over the layer's vectors, to which predictions refer."""
+        """Root mean square over the layer's vectors, which is what the theory predicts."""
         return self.series("angular_update", "rms")
 
     @cached_property
     def predicted_angle(self) -> Array:
-        """The same in equilibrium, at the rates of each step."""
+        """The same in equilibrium, at the settings of each step."""
         return self.series("predicted_angular_update")
 
     @cached_property
@@ -83,7 +83,7 @@ class LayerHistory:
     @cached_property
     def decay(self) -> Array:
         """Fraction of the weight that decays per step, a. 0 without decay, NaN if unknown."""
-        # Not through `series`, which replaces by NaN the infinite timescale that a record may hold without decay.
+        # Not read through `series`, which would replace an infinite timescale (no decay) by NaN.
         return np.asarray(safe_divide(1.0, self._stored("predicted_timescale")))
 
     @cached_property
@@ -98,7 +98,7 @@ class LayerHistory:
         known = np.flatnonzero(np.isfinite(self.lr))
         if not known.size:
             return 0
-        # A running median passes over a rate that somebody raised for a moment: that is no peak of a schedule.
+        # A running median ignores a rate that was raised for a moment, because that is no peak of a schedule.
         padded = np.pad(self.lr[known], limit.MIN_RATE_SAMPLES // 2, mode="edge")
         lasting = np.median(np.lib.stride_tricks.sliding_window_view(padded, limit.MIN_RATE_SAMPLES), axis=1)
         return int(known[np.argmax(lasting)])
@@ -115,22 +115,22 @@ class LayerHistory:
 
     @property
     def diverged(self) -> bool:
-        """Whether the last sample in which the layer took part is lost: its earlier numbers describe it no more."""
+        """Whether the last sample of the layer is lost, so that earlier numbers no longer describe it."""
         present = np.flatnonzero(np.isfinite(self.lr))
         return bool(present.size and self.lost[present[-1]])
 
     @cached_property
     def window(self) -> Mask:
-        """Samples over which steady things are averaged: the last part of the run at full rate."""
+        """Samples over which steady values are averaged: the last part of the run at full rate."""
         return self._last_part(limit.MIN_FULL_RATE, limit.JUDGED_SHARE)
 
     def mean(self, values: Array) -> float:
-        """Return the mean over the window, or NaN without a number."""
+        """Return the mean over the window, or NaN if there are no numbers."""
         judged = values[self.window & np.isfinite(values)]
         return float(judged.mean()) if judged.size else nan
 
     def rms(self, values: Array) -> float:
-        """Return the root mean square over the window, or NaN without a number."""
+        """Return the root mean square over the window, or NaN if there are no numbers."""
         return float(np.sqrt(self.mean(values**2)))
 
     @cached_property
@@ -150,7 +150,7 @@ class LayerHistory:
         if places.size and not self.diverged:
             last = self.steps[places[-1]]
             duration = last - self.steps[places[0]]
-            # By steps and not by samples, which may be spaced unevenly. Three at least make a mean.
+            # By steps and not by samples, which may be spaced unevenly. A mean needs at least three samples.
             part = places[self.steps[places] >= last - share * duration]
             chosen[part if part.size >= limit.MIN_MEAN_SAMPLES else places[-limit.MIN_MEAN_SAMPLES :]] = True
         return chosen
@@ -168,16 +168,16 @@ class LayerHistory:
             return nan
         steps = self.steps[known]
         decay = self.decay[known]
-        # Trapezoids between samples, the first decay for the steps before it, and the last for those after all samples.
+        # Trapezoids between samples. Steps before the first and after the last sample have its decay.
         between = np.diff(steps) @ (decay[1:] + decay[:-1]) / 2
         after = decay[-1] * (self.step_count - 1 - self.steps[-1])
         return float(decay[0] * (steps[0] + 1) + between + after)
 
     @cached_property
     def is_longer_than_memory(self) -> bool:
-        """Whether the layer is compared with equilibrium: the run is at least one memory long, X ≥ 1.
+        """Whether the run is at least one memory long (X ≥ 1), so that the layer is compared with equilibrium.
 
-        In a shorter run the norm is mostly the initial one, and the prediction is the forecast from there. If the
+        In a shorter run the norm is mostly the initial norm, and the prediction is the forecast from there. If the
         optimizer holds norms, run length does not matter. If X is unknown, there is no forecast.
         """
         return self.keeps_norm or not self.run_length < MEMORY_PASSED
@@ -194,7 +194,7 @@ class LayerHistory:
 
     @cached_property
     def norm_ratio(self) -> Array:
-        """RMS norm over the one predicted: `distance`, or the same of the forecast while X is below 1."""
+        """RMS norm over the predicted one: `distance`, or the norm over that of the forecast while X is below 1."""
         if self.is_longer_than_memory:
             return self.distance
         return positive_ratio(self.series("norm", "rms"), self.series("forecast_norm"))
@@ -207,7 +207,7 @@ class LayerHistory:
         """
         if not self.is_longer_than_memory:
             return nan
-        # Two samples in a row: a norm on its way through equilibrium would be near it in one.
+        # Two samples in a row, because a norm that passes through equilibrium may be near it in one.
         near = np.abs(self.distance - 1) <= SETTLED
         near[: self.peak] = False
         together = np.flatnonzero(near[:-1] & near[1:])
@@ -236,7 +236,7 @@ class LayerHistory:
                 settings[name] = float(values[self.peak])
         factor = float(self.option("lr_factor") or 1.0)
         scaled = ["lr"]
-        # A `Rule` has no learning rate. Its decay and its updates have that of the first step as a factor.
+        # A `Rule` has no learning rate. Its decay and its updates contain that of the first step as a factor.
         if "lr" not in settings:
             scaled = ["decay", "update_rms"]
             factor = factor * self.lr[self.peak] if len(self.lr) else 1.0
@@ -248,19 +248,19 @@ class LayerHistory:
 
     @cached_property
     def keeps_norm(self) -> bool:
-        """Whether the optimizer holds the vectors at their norms and sets the angle: nothing has to settle."""
+        """Whether the optimizer keeps the norms fixed and sets the angle, so that nothing has to settle."""
         # By name: the run has no optimizer, only its class name.
         spec = spec_by_name(str(self.option("optimizer")))
         return (spec is not None and spec.keeps_norms) or (self.rule is not None and self.rule.keeps_norm)
 
     @property
     def follows_base(self) -> bool:
-        """Whether such an optimizer rotates as its base would by then, and not by the equilibrium angle."""
+        """Whether such an optimizer rotates as its base optimizer would at that step, not by the equilibrium angle."""
         return bool(self.option("follows_base"))
 
     @cached_property
     def rotation_ratio(self) -> float:
-        """Measured over predicted rotation, over the window, as root mean squares, to which the theory refers.
+        """Measured over predicted rotation in the window, as root mean squares because the theory predicts those.
 
         The mean is lower if gradients come in bursts. In a network that had learnt its digits the mean was 13 to 19 %
         below the prediction, and the root mean square of the same layers was within 6 %.

@@ -1,4 +1,4 @@
-"""Layers that are judged together, and what sentences call them."""
+"""Layers that are judged together, and their names in sentences."""
 
 from collections.abc import Callable, Iterable, Sequence
 from math import inf, isfinite
@@ -36,7 +36,7 @@ class Layers(tuple[View, ...]):
         return self.where(lambda view: view.norm_state in states)
 
     def worst_first(self, badness: Callable[[View], float]) -> "Layers[View]":
-        """Return the layers, those with the largest number first."""
+        """Return the layers, sorted so that the largest number comes first."""
         return Layers(sorted(self, key=badness, reverse=True), self.among)
 
     def label(self, member: LayerView | str) -> str:

@@ -1,4 +1,4 @@
-"""Names of layers as people think of them: short labels, and one family for the same layer of every block."""
+"""Names of layers for people: short labels, and one family for the same layer of every block."""
 
 import re
 from collections import Counter
@@ -8,15 +8,15 @@ from typing import final
 
 from gyroscope.advice import thresholds
 
-# Members from which on layers that differ by block numbers alone are shown as one family. Two are shown by name.
+# Layers that differ only by block numbers are shown as one family if there are at least this many.
 MIN_FAMILY = 3
 # Families that a sentence names before it counts the rest.
 MAX_NAMED_FAMILIES = 3
-# Share of the names that begin alike from which on the beginning is left out.
+# If this share of the names begins alike, the beginning is left out.
 USUAL_SHARE = 0.6
 # The name that torch gives a weight below `torch.nn.utils.parametrize`, and the part of a fused weight, such as [q].
 PARAMETRIZED = re.compile(r"parametrizations\.(\w+)\.original\d*(\[\w+\])?$")
-# The first number of a name, or the place of it in the name of a family.
+# The first number of a name, or its place in the name of a family.
 BLOCK_NUMBER = re.compile(r"(?<![^.])(\d+|\*)(?=[.\[]|$)")
 FUSED_PART = re.compile(r"\[\w+\]$")
 
@@ -24,7 +24,7 @@ FUSED_PART = re.compile(r"\[\w+\]$")
 @final
 @dataclass(frozen=True)
 class Family:
-    """Layers that differ by block numbers alone, such as h.*.attn.c_proj.
+    """Layers that differ only by block numbers, such as h.*.attn.c_proj.
 
     label    pattern of the members' labels, or the label of the only member
     members  full names, in the order in which they were given
@@ -73,7 +73,7 @@ def short_labels(names: Sequence[str]) -> dict[str, str]:
 
 
 def group_families(names: Sequence[str], shapes: Mapping[str, tuple[int, ...]] | None = None) -> list[Family]:
-    """Return the families of some layers in their order. Layers of unequal shapes are never of one family.
+    """Return the families of some layers in order. Layers of different shapes are never in one family.
 
     >>> names = [f"h.{block}.{kind}.weight" for block in range(3) for kind in ("attn", "mlp")]
     >>> [str(family) for family in group_families([*names, "head.weight"])]
@@ -83,7 +83,7 @@ def group_families(names: Sequence[str], shapes: Mapping[str, tuple[int, ...]] |
     groups: dict[tuple[str, tuple[int, ...]], list[str]] = {}
     for name in names:
         pattern = ".".join("*" if part.isdigit() else part for part in labels[name].split("."))
-        # The numbers of an nn.Sequential are all that its layers are called.
+        # The layers of an nn.Sequential have only numbers as names.
         key = labels[name] if pattern.startswith("*") and pattern.count(".") < 2 else pattern
         groups.setdefault((key, tuple((shapes or {}).get(name, ()))), []).append(name)
     families = []
@@ -96,9 +96,9 @@ def group_families(names: Sequence[str], shapes: Mapping[str, tuple[int, ...]] |
 
 
 def describe_layers(names: Sequence[str], among: Sequence[str], noun: str = "layers", *, worst: bool = True) -> str:
-    """Return how a sentence calls some layers, the most striking one first, among all layers of the model.
+    """Return a phrase for some layers among all layers of the model. The most striking one comes first.
 
-    If all layers are meant, `worst` adds the name of the first.
+    If these are all layers, `worst` adds the name of the first.
 
     >>> blocks = [f"h.{block}.attn.weight" for block in range(12)]
     >>> describe_layers(blocks, blocks)
@@ -133,7 +133,7 @@ def join_words(words: Sequence[str], most: int = MAX_NAMED_FAMILIES) -> str:
 
 
 def chart_labels(labels: Sequence[str], width: int) -> list[str]:
-    """Return what a chart calls layers or families, in at most `width` characters.
+    """Return labels of layers or families for a chart, in at most `width` characters.
 
     The beginning that all blocks share is left out, and the asterisk of a family.
 
@@ -158,7 +158,7 @@ def cut_middle(label: str, width: int) -> str:
     number = BLOCK_NUMBER.search(label)
     start = label[: (width - 1) // 2]
     if number is not None and number.end() > len(start):
-        # The number with all before it, or if that leaves no room for the end, the number alone.
+        # The number and everything before it, or only the number if that leaves no room for the end.
         start = label[: number.end()] if number.end() < thresholds.MAX_LABEL_START * width else f"…{number[0]}"
     return f"{start}…{label[len(label) - (width - 1 - len(start)) :]}"
 

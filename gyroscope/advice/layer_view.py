@@ -1,4 +1,4 @@
-"""What judgements read of a layer, whether it was planned, measured in a run or found in a checkpoint."""
+"""The facts about a layer that judgements use, for a plan, a run or a checkpoint."""
 
 from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
@@ -6,35 +6,35 @@ from gyroscope.theory import UpdateRule
 
 NormState = Literal[
     "unknown",  # without a prediction to compare with
-    "keeps norm",  # the optimizer holds it
-    "follows base",  # the same, and the angle is that of the base optimizer
-    "grows",  # no decay holds it, because steps are relative to it
+    "keeps norm",  # the optimizer keeps it fixed
+    "follows base",  # the same, with the angle of the base optimizer
+    "grows",  # no decay limits it, because steps are relative to it
     "no decay",  # never forgets its start
-    "short",  # in a run shorter than its memory: mostly where it started
+    "short",  # near its initial value, in a run shorter than its memory
     "settled",  # within 10 % of equilibrium
     "transient",  # on the way there, about as fast as theory predicts
     "far",  # further off, or not there by the end of a plan
-    "steady",  # far from it and still, by a force that theory does not contain
-    "fell out",  # was settled, and is now too large for its learning rate
+    "steady",  # constant and far from it, because of a force that the theory does not contain
+    "fell out",  # had settled, and is now too large for its learning rate
 ]
 
 
 class Start(NamedTuple):
-    """The fastest step of a start: its rotation over the equilibrium's at full rate."""
+    """The fastest step at the start, and its rotation over that of equilibrium at full rate."""
 
     ratio: float
     step: float
 
 
 class Departure(NamedTuple):
-    """The step at which a norm leaves its equilibrium, and its ratio to it at the end."""
+    """The step at which a norm leaves its equilibrium, and the ratio of the two at the end."""
 
     step: float
     norm_ratio: float
 
 
 class NeuronSpread(NamedTuple):
-    """95th over 5th percentile of the neurons' rotation, the same under noise, and how many times that is usual."""
+    """95th over 5th percentile of the neurons' rotation, the same under noise, and how many times noise is usual."""
 
     ratio: float
     noise: float
@@ -58,7 +58,7 @@ class LayerView(Protocol):
 
     name                of the parameter
     rule                of the optimizer, at the peak learning rate or at that of the last step
-    keeps_norm          whether the optimizer holds the norms and sets the angle
+    keeps_norm          whether the optimizer keeps the norms fixed and sets the angle
     norm_state          how the norm compares with its equilibrium
     predicted_rotation  in equilibrium, in radians per step
     rotation_ratio      measured over predicted rotation, as root mean squares

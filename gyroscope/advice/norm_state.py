@@ -17,7 +17,7 @@ def norm_state(history: LayerHistory) -> NormState:
     """Judge a layer by its norm over the equilibrium's, and by how fast that changes."""
     if history.keeps_norm:
         return "follows base" if history.follows_base else "keeps norm"
-    # Before anything else: what has not forgotten its start has neither settled nor fallen out.
+    # This comes first, because a layer that has not forgotten its start has neither settled nor fallen out.
     if _no_decay(history):
         return "no decay"
     if history.run_length > 0 and not history.is_longer_than_memory:
@@ -26,7 +26,7 @@ def norm_state(history: LayerHistory) -> NormState:
     if not known.size:
         return "unknown"
     if isfinite(history.settled_at):
-        # A norm above its equilibrium counts only if it slows the layer: else the prediction is off.
+        # A norm above its equilibrium counts only if it slows the layer. Otherwise the prediction is off.
         last_speeds = history.speeds[np.isfinite(history.speeds)][-limit.MIN_MEAN_SAMPLES :]
         slow = not last_speeds.size or float(np.median(last_speeds)) < limit.MAX_SLOWED_ROTATION
         return "fell out" if known[-1] > _falls_out_ratio(history) and slow else "settled"
@@ -39,13 +39,13 @@ def norm_state(history: LayerHistory) -> NormState:
 
 
 def _no_decay(history: LayerHistory) -> bool:
-    """Return whether nothing settles because nothing decays, by a rule that could."""
+    """Return whether nothing settles because weight decay is 0, under a rule that has weight decay."""
     decays = history.rule is not None and history.rule.has_weight_decay
     return decays and history.weight_decay == 0 and not history.keeps_norm
 
 
 def _approaches(history: LayerHistory, ratio: float) -> bool:
-    """Return whether the norm moves towards its prediction about as fast as theory has it: d ln‖w‖/dt = a·(1/q - 1)."""
+    """Return whether the norm approaches its prediction about as fast as in theory: d ln‖w‖/dt = a·(1/q - 1)."""
     norm = history.series("norm", "rms")
     used = history.window & np.isfinite(norm) & (norm > 0)
     if used.sum() < limit.MIN_MEAN_SAMPLES:
@@ -69,7 +69,7 @@ def settles_at(history: LayerHistory) -> float:
     last = int(known[-1])
     ratio = float(history.distance[last])
     power = _power(history)
-    # In q the approach is exponential, so that the steps left are a logarithm.
+    # The approach is exponential in q, so the number of steps left is a logarithm.
     target = (1 + SETTLED if ratio > 1 else 1 - SETTLED) ** power - 1
     now = float(history.steps[last])
     timescale = 1 / float(history.decay[last])
@@ -84,7 +84,7 @@ def _forecast_settling(history: LayerHistory, now: float, left: float) -> float 
     if course is None:
         return None
     start = int(now - first)
-    # Settled at `start` itself would contradict the measurement: the forecast is of no use then.
+    # A forecast that settles at `start` itself contradicts the measurement and is not used.
     settled_at = course.settled_after(start)[0]
     return None if settled_at is None or settled_at == start else first + settled_at
 
@@ -98,26 +98,26 @@ def course_from_start(history: LayerHistory, first: float, until: float) -> Fore
         return None
     if not 1 <= until - first <= limit.MAX_FORECAST_STEPS:
         return None
-    # Beyond the last sample np.interp repeats its value: the learning rate is taken to stay.
+    # Beyond the last sample np.interp repeats its value, so the learning rate is assumed to stay.
     rates = np.interp(np.arange(first, until), history.steps[known], history.lr[known])
     try:
         return forecast(rule, (rates / rule.lr).tolist(), norm=layer.norm, **layer.known)
-    except ValueError:  # numbers out of all proportion
+    except ValueError:  # extreme numbers overflow
         return None
 
 
 def initial_layer(history: LayerHistory) -> InitialLayer | None:
-    """Return the layer as a plan has it, from the first measurement. None if it never had a norm."""
+    """Return the layer in the form of a plan, from the first measurement. None if it never had a norm."""
     norms = history.series("norm", "rms")
     grads = history.series("unit_grad_norm", "rms")
     norms = norms[norms > 0]
     grads = grads[grads > 0]
     if not norms.size:
         return None
-    # A mean over the first samples: one batch alone is too noisy, and later ones belong to other weights.
+    # A mean over the first samples, because one batch is too noisy and later ones belong to other weights.
     grad = float(np.sqrt(np.mean(grads[: limit.MIN_SAMPLES] ** 2))) if grads.size else None
     weights = Weights(float(history.layer.fan_in), grad, tuple(history.layer.shape))
-    # A record may hold norms neuron by neuron, of which Muon takes a whole matrix for one vector.
+    # A record may have the norms of neurons, but Muon treats a whole matrix as one vector.
     whole = history.rule is not None and history.rule.whole_matrix
     return InitialLayer(history.name, weights, float(norms[0]) * (weights.norm_of_matrix if whole else 1.0))
 
@@ -135,7 +135,7 @@ def _falls_out_ratio(history: LayerHistory) -> float:
 def departure(history: LayerHistory) -> Departure:
     """Return the step after which the norm stayed too large, and its ratio to equilibrium at the end.
 
-    If the schedule goes to zero, the end is before the rate is next to nothing.
+    If the schedule goes to zero, the end is before the rate is almost zero.
     """
     known = np.isfinite(history.distance)
     inside = np.flatnonzero(known & (history.distance <= _falls_out_ratio(history)))

@@ -1,4 +1,4 @@
-"""What a plan states without judging it: the numbers of equilibrium, of the start and of other optimizers."""
+"""Facts of a plan that need no judgement: equilibrium, the start, and other optimizers."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import degrees, isfinite, isnan
@@ -22,7 +22,7 @@ def plan_facts(
 
     predictions      of all layers. A table shows the differences between them
     steps_per_epoch  to state steps in epochs as well
-    equivalents      other optimizers by name: settings with which they train alike, or why there are none
+    equivalents      other optimizers by name: settings that train alike, or why there are none
     """
     facts: list[Finding] = []
     if predictions:
@@ -39,7 +39,7 @@ def _fact(kind: str, sentence: str, formula: str, **evidence: float) -> Finding:
 
 
 def _common(predictions: Sequence[LayerPrediction], value: Callable[[LayerPrediction], float | None]) -> float | None:
-    """Return a number that is written alike for all layers, or None if there is none."""
+    """Return the number if it prints the same for all layers, or None otherwise."""
     known = [number for prediction in predictions if (number := value(prediction)) is not None]
     alike = len(known) == len(predictions) and len({format_number(number) for number in known}) == 1
     return known[0] if alike else None
@@ -91,11 +91,11 @@ def _norm(prediction: LayerPrediction) -> Iterator[Finding]:
         return
     change = f"{format_number(norm / start)} times its initial {format_number(start)}"
     if 1 - SETTLED < norm / start < 1 + SETTLED:
-        change = "as it starts"
+        change = "the same as at the start"
     yield _fact(
         "norm",
         f"The norm of a vector settles at {format_number(norm)}, {change}.",
-        "‖ω‖² = update_rms²·τ(a)/(a(2-a)); AdamW to leading order sqrt(lr·C/(2λ)), SGDM (lr·g̃²/(2λ(1-α)))^(1/4) "
+        "‖ω‖² = update_rms²·τ(a)/(a(2-a)), AdamW to leading order sqrt(lr·C/(2λ)), SGDM (lr·g̃²/(2λ(1-α)))^(1/4) "
         "(RE Table 1, SMD Theorem 2)",
         norm=norm,
         initial_norm=start,
@@ -107,7 +107,7 @@ def _start(prediction: LayerPrediction, forecast: Forecast, steps_per_epoch: flo
         return
     ratio, step = prediction.fastest
     if prediction.warmup is None:
-        slowed_by = "The norm starts too small for a warmup to slow it down"
+        slowed_by = "The initial norm is too small for a warmup to slow it down"
     elif prediction.warmup == 0:
         slowed_by = "No warmup is needed"
     else:
@@ -118,7 +118,7 @@ def _start(prediction: LayerPrediction, forecast: Forecast, steps_per_epoch: flo
         f"The first step rotates {format_number(forecast.over_rotation)} times its equilibrium angle, "
         f"{format_number(forecast.filled_over_rotation)} times once the momentum has filled. The fastest, step "
         f"{step:,}, rotates {format_number(ratio)} times the equilibrium angle at the peak learning rate. {slowed_by}.",
-        "measured/equilibrium: first step AdamW sqrt(τ)·‖ω̂‖/‖ω_0‖, Lion ‖ω̂‖/‖ω_0‖, SGDM sqrt(1-α²)·(‖ω̂‖/‖ω_0‖)²; "
+        "measured/equilibrium: first step AdamW sqrt(τ)·‖ω̂‖/‖ω_0‖, Lion ‖ω̂‖/‖ω_0‖, SGDM sqrt(1-α²)·(‖ω̂‖/‖ω_0‖)², "
         "then ‖ω̂‖/‖ω_t‖ (SGDM squared), by the mean-field recursion",
         over_rotation=forecast.over_rotation,
         fastest=ratio,
@@ -126,7 +126,7 @@ def _start(prediction: LayerPrediction, forecast: Forecast, steps_per_epoch: flo
 
 
 def _course(prediction: LayerPrediction, forecast: Forecast, steps_per_epoch: float | None) -> Iterator[Finding]:
-    if prediction.grows_without_end and forecast.total_decay > 0:  # what is forgotten is not by decay
+    if prediction.grows_without_end and forecast.total_decay > 0:  # weight decay is not what makes it forget
         return
     length = forecast.total_decay
     if isnan(length):
@@ -149,7 +149,7 @@ def _course(prediction: LayerPrediction, forecast: Forecast, steps_per_epoch: fl
 
 
 def _stability(predictions: Sequence[LayerPrediction]) -> Iterator[Finding]:
-    """Yield the bounds of Adam's updates if its betas are stable. Unstable ones are a judgement."""
+    """Yield the bounds of Adam's updates if its betas are stable. Unstable betas are a judgement."""
     steps = predictions[0].schedule.steps
     for betas in dict.fromkeys(prediction.rule.adam_betas for prediction in predictions):
         if betas is None or stability.exact_margin(*betas) <= 0:
@@ -161,14 +161,14 @@ def _stability(predictions: Sequence[LayerPrediction]) -> Iterator[Finding]:
             "stability",
             f"Betas ({betas[0]:g}, {betas[1]:g}) are stable, margin {format_number(exact)} (the paper's C = "
             f"{format_number(paper)}). No entry ever moves more than {format_number(bound)} × lr in a step.",
-            f"{STABILITY}; bound by Cauchy–Schwarz over all gradient sequences",
+            f"{STABILITY}, bound by Cauchy–Schwarz over all gradient sequences",
             margin=exact,
             update_bound=bound,
         )
 
 
 def _equivalents(equivalents: Mapping[str, Match | str]) -> Iterator[Finding]:
-    formula = "same decay a and same norm; the rotation then differs by sqrt(τ1/τ2)"
+    formula = "same decay a and same norm, the rotation then differs by sqrt(τ1/τ2)"
     for name, equivalent in equivalents.items():
         if isinstance(equivalent, str):
             yield _fact("equivalent", f"{name}: {equivalent}.", formula)

@@ -39,12 +39,12 @@ class PlanView:
 
     @property
     def keeps_norm(self) -> bool:
-        """Whether the optimizer holds the norms and sets the angle."""
+        """Whether the optimizer keeps the norms fixed and sets the angle."""
         return self.rule.keeps_norm
 
     @property
     def forecast(self) -> Forecast:
-        """The course of the run, of layers that have one."""
+        """The forecast of the run. Only for layers that have one."""
         assert self.prediction.forecast is not None
         return self.prediction.forecast
 
@@ -90,7 +90,7 @@ class PlanView:
     def settled_at(self) -> float:
         """First step within 10 % of equilibrium, not before the peak learning rate. NaN if there is none."""
         step = self.prediction.settled_at
-        # During a warmup the target itself moves, and may pass by the norm.
+        # During a warmup the equilibrium norm moves, and may pass the norm.
         return nan if step is None else float(max(step, int(np.argmax(self.forecast.lr))))
 
     @property
@@ -104,7 +104,7 @@ class PlanView:
         if self.prediction.falls_out_at is None:
             return None
         course = self.forecast
-        # The equilibrium norm of a rate next to 0 is next to 0, and any ratio to it is huge and means nothing.
+        # Near a learning rate of 0 the equilibrium norm is almost 0, so a ratio to it is huge and meaningless.
         last = int(np.flatnonzero(course.lr >= limit.MIN_RATE_SHARE * course.lr.max())[-1])
         return Departure(
             self.prediction.falls_out_at, float(safe_divide(course.norm[last], course.equilibrium_norm[last]))

@@ -11,7 +11,7 @@ from gyroscope.advice.findings import NOTHING, Remedy, Severity
 from gyroscope.advice.layer_view import LayerView
 from gyroscope.advice.phrases import format_number
 
-# Experiments of `gyroscope_lab.remedies` that tried a remedy which is printed, each a section of results/advice.md.
+# Experiments of `gyroscope_lab.remedies` that tested a printed remedy. Each is a section of results/advice.md.
 TRIALS = (
     "warmup",
     "slower_rotation",
@@ -21,7 +21,7 @@ TRIALS = (
     "stable_betas",
     "divergence",
 )
-# Experiments of the lab that tried a statement: weight decay in short runs, and the recipe for rotational optimizers.
+# Experiments of the lab that tested a statement: weight decay in short runs, and the recipe for rotational optimizers.
 SHORT_RUN = "sentences/short_run"
 ROTATIONAL_RECIPE = "beyond/recipe_gpt"
 
@@ -30,9 +30,9 @@ CHECK_LAYER = Remedy("Check that the layer is used, and that it is not frozen.")
 CHECK_RULE = Remedy("Call gyro.rule_of(group, optimizer) to see what is missing.")
 FIND_SETTING = Remedy("Look for what set it at that step: a scheduler, a callback, or options of a resumed run.")
 FIND_WRITER = Remedy("Look for what writes to these weights at that step: a load, a reset, a rescaling or an average.")
-OWN_IMBALANCE = Remedy("The optimizer was told to do this by its imbalance= option.")
+OWN_IMBALANCE = Remedy("The optimizer's imbalance= option causes this.")
 
-# These name only what was tried: a lower learning rate, and not also a longer warmup, clipping or another activation.
+# These name only what was tested: a lower learning rate, but not a longer warmup, clipping or another activation.
 LOWER_RATE = Remedy("Lower the learning rate.", "slower_rotation")
 GO_BACK = Remedy(
     "Go back to a checkpoint from before that step and lower the learning rate. "
@@ -57,10 +57,10 @@ def slower_start(has: int, needed: Sequence[int | None]) -> Remedy:
     """Return the warmup that slows down a start faster than equilibrium.
 
     has     steps of warmup that the run has
-    needed  warmup that each layer needs, None if none helps because the norm itself starts too small
+    needed  warmup that each layer needs, None if no warmup helps because the initial norm is too small
     """
     longest = max((warmup for warmup in needed if warmup is not None), default=0)
-    # A warmup is no remedy if it is long enough already and the start is fast nevertheless.
+    # A longer warmup does not help if the present one is long enough and the start is still fast.
     if None in needed or not has < longest <= limit.MAX_WARMUP:
         return NOTHING
     return Remedy(f"Use a warmup of about {format_number(longest, 2)} steps (now {has:,}).", "warmup")
@@ -74,22 +74,22 @@ def look_at_batches(first: int, last: int) -> Remedy:
     """
     if first == last:
         return Remedy(f"Look at the batch of step {first:,}.")
-    # A network that was trained on them for a while needs longer to recover than they last.
-    return Remedy(f"Look at the batches of steps {first:,} to {last:,}, the first of them first.")
+    # A network that was trained on unusual batches takes longer to recover than they last.
+    return Remedy(f"Look at the batches of steps {first:,} to {last:,}, beginning with the first.")
 
 
 def look_at_layer(name: str, first: int, last: int) -> Remedy:
-    """Return where to look for the reason of one layer's gradient.
+    """Return where to look for the cause of one layer's gradient.
 
     >>> look_at_layer("head.weight", 1000, 1000).text
-    'Look at what reaches head.weight in step 1,000: its inputs, and the losses and masks of its own.'
+    'Look at what reaches head.weight in step 1,000: its inputs, its losses and its masks.'
     """
     steps = f"step {first:,}" if first == last else f"steps {first:,} to {last:,}"
-    return Remedy(f"Look at what reaches {name} in {steps}: its inputs, and the losses and masks of its own.")
+    return Remedy(f"Look at what reaches {name} in {steps}: its inputs, its losses and its masks.")
 
 
 def balance(view: LayerView) -> Remedy:
-    """Return what makes layers and neurons rotate alike. It lowered the loss in trials only for Adam with L2."""
+    """Return what makes layers and neurons rotate alike. In trials it lowered the loss only for Adam with L2."""
     if view.keeps_norm:
         return OWN_IMBALANCE if view.sets_imbalance else NOTHING
     is_coupled_adam = view.rule is not None and view.rule.adam_betas is not None and not view.rule.is_decoupled
@@ -111,7 +111,7 @@ def stable_betas(beta1: float) -> Remedy:
 # It kept the angle of three networks at three learning rates. The loss fell in two of nine cases, and seven intervals
 # include 0.
 NOISE_AVERAGE = Remedy('Set update_average="noise" in the optimizer.', "beyond/rotation_average")
-# For small initial norms alone. Otherwise the start helped a GPT and harmed a ViT.
+# Only for small initial norms. With others, starting at equilibrium helped a GPT and harmed a ViT.
 ROTATIONAL_START = Remedy(
     "Give each layer a gain (gyro.nn.add_gain) and start at equilibrium norms (gyro.optim.to_equilibrium_).",
     ROTATIONAL_RECIPE,

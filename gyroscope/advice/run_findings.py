@@ -19,8 +19,8 @@ CAUSES = ("incident", "unstable_betas", "over_rotation", "fast_rotation")
 def diagnose(record: Record) -> Diagnosis:
     """Return what a run's measurements mean: a summary, then sentences with numbers and a remedy, worst first.
 
-    It judges only what the record has numbers for. A run too short to judge gets that finding and no other. If a run
-    diverged, what it did before is judged as far as it may be the cause.
+    It judges only what the record has numbers for. A run too short to judge gets only that finding. If a run diverged,
+    only findings that may be the cause are added.
     """
     views = _views(record)
     findings = Diagnosis(_findings(record, views))
@@ -50,18 +50,18 @@ def _findings(record: Record, views: Sequence[RunView]) -> list[Finding]:
 
 
 def _judged(views: Sequence[RunView]) -> Layers[RunView]:
-    """Return all layers but embeddings, in which a rare token rotates late and nothing is wrong."""
+    """Return all layers except embeddings, in which rare tokens rotate late without anything being wrong."""
     return Layers([view for view in views if not view.is_embedding] or views)
 
 
 def _finite_findings(record: Record, views: Sequence[RunView], events: Sequence[Finding]) -> list[Finding]:
-    """Judge a run whose numbers are finite, as far as these views go. `events` is what happened in it."""
+    """Judge the finite part of a run. `events` are its incidents."""
     layers = _judged(views)
     short = list(not_known.too_short(layers))
     if short:
         return short
     measured = layers.where(lambda view: view.is_measured)
-    # Layers whose norm another force holds are not in transient, and do not count for the balance.
+    # Layers whose norm is held by another force are not in transient and do not count for the balance.
     explained = [*gradient_signal.scale_sensitive(measured), *slow.frozen_entries(measured)]
     usual = _without(measured, explained)
     missed = list(optimizer_options.missed_angle(usual))
@@ -99,7 +99,7 @@ def _without(layers: Layers[RunView], findings: Sequence[Finding]) -> Layers[Run
 
 
 def _balanced(layers: Layers[RunView]) -> Layers[RunView]:
-    """Return the layers that can be compared: the rotation of others follows their initial norms."""
+    """Return the layers that can be compared. The rotation of the others depends on their initial norms."""
     return layers.where(lambda view: view.norm_state not in ("transient", "short", "no decay"))
 
 

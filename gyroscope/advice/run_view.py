@@ -127,14 +127,14 @@ class RunView(LayerHistory):
 
     @property
     def neuron_spread(self) -> NeuronSpread | None:
-        """How differently neurons rotate: by their averages if the record has every vector, else by single steps."""
+        """How differently neurons rotate, by averages if the record has every vector, otherwise by single steps."""
         raw = self._raw_angles
         if raw is not None:
             return self._spread_of_averages(raw)
-        # The 5th percentile is then that of dead vectors, which have a finding of their own.
+        # The 5th percentile is then that of dead vectors, which have a separate finding.
         if self.mean(self.series("dead_vectors")) / max(self.vectors, 1.0) > limit.OUTER_SHARE / 2:
             return None
-        # A geometric mean: a ratio and its inverse weigh alike.
+        # A geometric mean, so that a ratio and its inverse have the same weight.
         ratio = float(np.exp(self.mean(np.log(self.quantile_ratio()))))
         noise = noise_ratio(self.layer.fan_in, round(self.vectors))
         return NeuronSpread(ratio, noise, limit.MAX_NEURON_RATIO_OF_ONE_STEP)
@@ -193,14 +193,14 @@ class RunView(LayerHistory):
 
     @cached_property
     def frozen_share(self) -> float:
-        """Entries with a gradient that a step left as they were, as a share of all."""
+        """Share of the entries that have a gradient and did not change in a step."""
         with np.errstate(divide="ignore", invalid="ignore"):
             share = self.mean(self.series("frozen_entries") / self.series("entries"))
         return share if isfinite(share) else 0.0
 
 
 def speeds_in_groups(views: Sequence[RunView]) -> Iterator[tuple[RunView, float]]:
-    """Yield rotation over the median prediction of the layer's group: if predictions differ, that is imbalance too."""
+    """Yield rotation over the median prediction of the layer's group. Differing predictions are imbalance too."""
     for group in {view.layer.group for view in views}:
         members = [view for view in views if view.layer.group == group]
         predicted = np.stack([view.predicted_angle for view in members])
@@ -214,7 +214,7 @@ def speeds_in_groups(views: Sequence[RunView]) -> Iterator[tuple[RunView, float]
 
 
 def warmups_from_start(views: Sequence[RunView]) -> list[int | None]:
-    """Return the warmups that the first layers need, by the search that a plan makes, from what was measured first."""
+    """Return the warmups that the first layers need, searched as in a plan, from the first measurements."""
     steps = int(views[0].steps[-1]) + 1
     starts: dict[UpdateRule, list[InitialLayer]] = {}
     for view in views[: limit.MAX_WARMUP_SEARCHES]:

@@ -11,9 +11,9 @@ from gyroscope.advice.layer_view import LayerView
 from gyroscope.advice.phrases import format_memories, format_number, format_range
 from gyroscope.theory.convergence import MEMORY_PASSED, SETTLES
 
-# Findings after which nothing else about a run is known.
+# Findings that leave nothing else to state about a run.
 DECISIVE = ("diverged", "too_short")
-# What a run whose layers are all in one of these states has to do with equilibrium.
+# The statement on equilibrium if all layers of a run are in one of these states.
 STATES = {
     "no decay": "Your run has no equilibrium because it has no weight decay. Norms only grow.",
     "grows": "Your run has no equilibrium. Norms grow without end.",
@@ -42,7 +42,7 @@ def summarize(
     findings    on them
     steps       of the run, None if unknown
     rate        the learning rate of a memory, "last" if the peak is unknown
-    is_running  whether the run goes on
+    is_running  whether the run is still going
     """
     decisive = next((finding for finding in findings if finding.kind in DECISIVE), None)
     if decisive is not None:
@@ -97,9 +97,9 @@ def _equilibrium(layers: Layers[View], findings: Sequence[Finding], steps: float
 
 
 def _weight_decay(layers: Layers[View], steps: float | None, rate: str) -> list[str]:
-    """Return whether weight decay matters, and the run length in memories. Nothing without weight decay."""
+    """Return whether weight decay matters, and the run length in memories. It is empty without weight decay."""
     lasting = layers.where(lambda view: run_length(view, steps) > 0)
-    # Beside Hyperball, whose rotation needs no weight decay, only the other layers count.
+    # Hyperball's rotation needs no weight decay, so only the other layers count.
     lasting = lasting.where(_has_decay) or lasting
     if not lasting:
         is_open = any(isfinite(view.memory) for view in layers)
@@ -117,7 +117,7 @@ def _has_decay(view: LayerView) -> bool:
 
 
 def _balance(layers: Layers[View], findings: Sequence[Finding]) -> list[str]:
-    """Return whether layers rotate alike. Nothing about a single layer."""
+    """Return whether layers rotate alike, or an empty string for a single layer."""
     unbalanced = _imbalance(findings)
     if unbalanced is not None:
         names = [layers.label(name) for name in unbalanced.layers]
@@ -145,7 +145,7 @@ def _imbalance(findings: Sequence[Finding]) -> Finding | None:
 
 
 def _what_to_do(findings: Sequence[Finding]) -> str:
-    """Return the remedies of what was seen to cost, and of an angle that is missed."""
+    """Return the remedies of findings that were shown to raise the loss, and of a missed angle."""
     costly = [finding for finding in findings if finding.severity in ("bad", "warn") or finding.kind == "missed_angle"]
     remedies = list(dict.fromkeys(finding.remedy for finding in costly if finding.remedy))
     if remedies:

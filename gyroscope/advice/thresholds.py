@@ -1,9 +1,9 @@
 """Every number that a finding or a mark on a page depends on, with its reason. Ratios unless another unit is named.
 
 Three more belong to theory, because they define its notions: `forecast.SETTLED` (a norm within 10 % of its equilibrium
-has settled), `convergence.MEMORY_PASSED` and `SETTLES` (run lengths from which on a run is compared with equilibrium,
-and is long enough to settle). Distance from equilibrium is a fact, not a fault: only what was seen to cost
-(results/advice.md) is a warning.
+has settled), `convergence.MEMORY_PASSED` and `SETTLES` (run lengths from which a run is compared with equilibrium, and
+is long enough to settle). Distance from equilibrium is not a fault. A warning needs evidence that the loss suffers
+(results/advice.md).
 """
 
 # Run length in memories below which weight decay has almost no effect. At 0.02 it changed the loss of three networks by
@@ -11,91 +11,90 @@ and is long enough to settle). Distance from equilibrium is a fact, not a fault:
 # one memory (`convergence.MEMORY_PASSED`) on it changed losses by 4 to 12 % in some networks (sentences/short_run).
 MIN_DECAY_EFFECT = 0.05
 
-# Samples below which a run is too short to judge: a mean of fewer fluctuates by more than the 10 % that count.
+# Samples below which a run is too short to judge. A mean of fewer fluctuates by more than the 10 % that matter.
 MIN_SAMPLES = 8
-# Memories of the momentum, 1/(1-β1) steps each, below which a run is too short: until then it is still filling.
+# Memories of the momentum, 1/(1-β1) steps each, below which a run is too short because the momentum still fills.
 MIN_MOMENTUM_MEMORIES = 3
-# Steps of one such memory if the rule is unknown: that of a momentum of 0.9, which most optimizers have.
+# Steps of one such memory if the rule is unknown, for the momentum of 0.9 that most optimizers have.
 UNKNOWN_MOMENTUM_MEMORY = 10.0
-# Samples below which a mean over the judged part of a run is not taken: two may both be extremes.
+# Samples below which no mean over the judged part of a run is taken, because two may both be extremes.
 MIN_MEAN_SAMPLES = 3
 
-# Samples over which a learning rate must last, in the median, to count as the schedule's: a rate that was raised for
-# three steps passes by.
+# Samples of the running median that finds the schedule's learning rate. It ignores a rate raised for three steps.
 MIN_RATE_SAMPLES = 7
 # Measured over predicted rotation, or its inverse, within which a layer rotates "as predicted": scale-invariant layers
 # of the tracked networks stay within 10 %.
 MAX_AS_PREDICTED_RATIO = 1.15
 
-# Part of the run, at its end, over which steady things are averaged: beyond the transient of a run that settles.
+# Part of the run, at its end, over which steady values are averaged. It is after the transient of a run that settles.
 JUDGED_SHARE = 0.4
-# The same, over which the end of a run is judged.
+# The part over which the end of a run is judged.
 LATE_SHARE = 0.1
 # Measured over predicted rotation below which a layer has stopped moving: it would need a hundred times as many steps.
 MAX_STOPPED_ROTATION = 0.01
-# Measured over target rotation of a rotational optimizer, or its inverse, from which on it misses its angle: after a
-# start without warmup, its average of update lengths keeps it at 0.8 for the first hundred steps.
+# A rotational optimizer misses its angle if measured over target rotation, or its inverse, is above this. After a start
+# without warmup, its average of update lengths keeps the ratio at 0.8 for the first hundred steps.
 MAX_MISSED_ANGLE = 1.25
-# Rotation over the usual from which on queries and keys jump: chance does not double it in most blocks at once.
+# Queries and keys jump if rotation is this many times the usual. Chance does not double it in most blocks at once.
 MAX_ATTENTION_JUMP = 2.0
-# That over the jump of the other layers from which on it is one of queries and keys: at a destructive learning rate all
-# layers may jump at once, as 2.3 and 1.9 times in one of twelve trainings.
+# The same over the jump of the other layers. At a destructive learning rate all layers may jump at once, for example
+# 2.3 and 1.9 times in one of twelve trainings.
 MIN_ATTENTION_ALONE = 1.5
 # Initial norm over that of equilibrium below which a rotational optimizer should start at equilibrium: GPT-2's 0.02
 # gives 0.3 in a small GPT, and 1/sqrt(fan_in) gives 0.7. At 0.02 a GPT and a ViT ended lower with a gain and that start
 # than AdamW. At 1/sqrt(fan_in) the GPT did and the ViT did not (beyond/recipe_gpt, beyond/recipe_vit).
 MIN_START_NORM = 0.5
-# Share of the peak learning rate from which on a step counts as part of the run proper: at the end of a decay to zero
-# no norm can follow. That has a separate finding, which is only a note, because every decay to zero does it.
+# Share of the peak learning rate above which a step counts for averages. At the end of a decay to zero no norm can
+# follow. That has a separate finding, which is only a note because every decay to zero does it.
 MIN_FULL_RATE = 0.2
-# Measured over expected speed of a norm towards its equilibrium from which on it is in transient. If another force (a
+# A norm is in transient if its measured over expected speed towards equilibrium is above this. If another force (a
 # signal or a radial gradient) holds the norm, it stays constant far from its prediction.
 MIN_APPROACH_SPEED = 0.3
 # Measured over predicted rotation below which a norm that is too large has slowed the layer down. If it has not, the
 # prediction is off.
 MAX_SLOWED_ROTATION = 0.85
-# Share of the peak learning rate below which it does not matter any more how far a norm is from its equilibrium.
+# Share of the peak learning rate below which the distance of a norm from its equilibrium no longer matters.
 MIN_RATE_SHARE = 0.01
 # Share of the peak learning rate below which the schedule is the cause of a norm that is too large: norms follow its
 # square root, and 1.3 squared is 1.7.
 MAX_FALLEN_RATE = 0.7
 
-# Lengths of the run so far within which a layer must settle for the step to be named: further off it is a guess.
+# The step of settling is named only within this many lengths of the run so far. Further off it is a guess.
 MAX_SETTLING_LENGTHS = 10.0
-# Timescales beyond the approach to leading order that a forecast of the rest of a transient takes: Adam's v delays it.
+# Extra timescales that a forecast of the rest of a transient covers, because Adam's v delays the approach.
 SETTLING_TIMESCALES = 5
-# Steps that such a forecast takes at most: a page is not to wait for it.
+# Largest number of steps of such a forecast, so that a page does not wait for it.
 MAX_FORECAST_STEPS = 50_000
 # Norm over its equilibrium beyond which it has fallen out, if the rule is unknown: `falls_out_ratio` of most rules.
 UNKNOWN_FALLS_OUT_RATIO = 1.3
 # 1/x if the rule is unknown, with an equilibrium norm that follows lr^x: that of Adam.
 UNKNOWN_NORM_POWER = 2.0
-# Rotation at the start over that of equilibrium at full rate from which on it is reported. In equilibrium it would take
+# A start is reported if its rotation is this many times that of equilibrium at full rate. In equilibrium it would take
 # a learning rate 2.25 times as high to rotate as fast. A smaller ratio is within the noise of a run's first samples.
 # The warmup that a remedy recommends brings the start down to 1.1, within `forecast.SETTLED` of equilibrium.
 MAX_START_ROTATION = 1.5
-# Share of the peak learning rate from which on a step runs at full rate: its equilibrium rotation is then within 5 %.
+# Share of the peak learning rate above which a step runs at full rate. Equilibrium rotation is then within 5 %.
 MIN_PEAK_RATE = 0.9
 # Part of the run that counts as its start, after the warmup.
 START_SHARE = 0.1
-# Steps of the longest warmup that is advice: those of large language models (2,000 in GPT-3 and Llama). A start that
-# needs more begins at too small norms.
+# Steps of the longest recommended warmup, that of large language models (2,000 in GPT-3 and Llama). A start that needs
+# more has too small initial norms.
 MAX_WARMUP = 2000
 # Layers for which the needed warmup is searched, fastest first, because a page must not wait for a hundred searches.
 MAX_WARMUP_SEARCHES = 12
-# Radians per step in equilibrium above which noise alone reverses a vector within a few dozen steps.
+# Radians per step in equilibrium. Above this, noise alone reverses a vector within a few dozen steps.
 MAX_ROTATION = 0.1
 
-# Rotation of the fastest layer over that of the slowest with the same settings, as if lr × weight decay differed by a
-# factor of four. Layers in noise equilibrium stay within 1.2.
+# Rotation of the fastest layer over that of the slowest with the same settings. A factor of four in lr × weight decay
+# has the same effect. Layers in noise equilibrium stay within 1.2.
 MAX_LAYER_RATIO = 2.0
 # The same ratio below which the layers of a plan rotate alike: a forecast is good to a few percent.
 MAX_ALIKE_RATIO = 1.05
 
-# Share of the vectors below the low percentile, and above the high one, that are compared: with 32 vectors, one or two.
+# Share of the vectors below the low percentile and above the high one (one or two of 32 vectors).
 OUTER_SHARE = 0.05
-# Ratio of the 95th to the 5th percentile, over a layer's vectors, of time averages, over that ratio for pure noise:
-# neurons at one end then rotate twice as fast as at the other, beyond chance.
+# Ratio of the 95th to the 5th percentile of a layer's time-averaged rotations, over that ratio for pure noise. Above
+# this, some neurons rotate twice as fast as others, beyond chance.
 MAX_NEURON_RATIO = 2.0
 # The same of single steps. Gradients of real data point along fewer directions than a vector has entries, and so
 # fluctuate more than white noise: up to 2.7 was seen in networks whose averages were within 1.3.
@@ -103,26 +102,26 @@ MAX_NEURON_RATIO_OF_ONE_STEP = 3.0
 # Vectors below which a layer has no meaningful percentiles.
 MIN_VECTORS = 8
 
-# λ_e/λ, or its inverse, from which on a layer counts as scale-sensitive: rotation and norm are then 12 % off.
+# A layer counts as scale-sensitive if λ_e/λ, or its inverse, is above this. Rotation and norm are then 12 % off.
 MAX_DECAY_ERROR = 1.25
-# Measured over predicted rotation or norm, or its inverse, from which on scale sensitivity is named as the reason:
-# below it there is nothing to explain.
+# Scale sensitivity is named as the reason if measured over predicted rotation or norm, or its inverse, is above this.
+# Below it there is nothing to explain.
 MIN_SENSITIVE_EFFECT = 1.15
-# Standard errors by which a mean must differ from 0 before anything is stated: with a hundred layers, one false alarm
-# in a hundred runs.
+# Standard errors by which a mean must differ from 0 before anything is stated. With a hundred layers this gives one
+# false alarm in a hundred runs.
 MIN_STANDARD_ERRORS = 4.0
 
-# Share of vectors without gradient in every judged sample above which they are reported: one is one too many.
+# Vectors without a gradient in every judged sample are reported above this share. Even one is too many.
 MAX_DEAD_SHARE = 0.0
-# The same share that costs a layer a noticeable part of its width.
+# The same share at which a layer loses a noticeable part of its width.
 BAD_DEAD_SHARE = 0.1
 
-# Share of entries with a gradient that a step leaves as they are. Under float32 it is below 0.01.
+# Share of entries with a gradient that a step does not change. In float32 it is below 0.01.
 MAX_FROZEN_SHARE = 0.05
 # The same share that stops most of a layer.
 BAD_FROZEN_SHARE = 0.5
 
-# Parts of a run, of which the first is early and the last two are late. This separates growth from noise.
+# Number of parts of a run. The first is early and the last two are late, which separates growth from noise.
 GROWTH_PARTS = 4
 # Quantile of the late updates that is compared with the early median: the largest alone is noise.
 LATE_QUANTILE = 0.95
@@ -133,37 +132,35 @@ MAX_UPDATE_GROWTH = 3.0
 # of batches stay below it.
 MAX_LOSS_RISE = 1.25
 
-# s, mean square of Adam's updates over that of noise, that is worth a word: a doubled first moment, which was reported
-# before loss spikes of large runs.
+# s, the mean square of Adam's updates over that of noise, is reported above this. It is a doubled first moment, which
+# was seen before loss spikes of large runs.
 MAX_ALIGNMENT = 4.0
-# κ² below which an estimate from one checkpoint is not shown: under noise it scatters by q·sqrt(2/n), and of a layer's
-# entries far fewer than all are independent, so that 0.01 is two standard errors of two hundred at β1 = 0.9.
+# κ² below which an estimate from one checkpoint is not shown. Noise alone scatters it by q·sqrt(2/n). Far fewer entries
+# of a layer are independent than it has, and 0.01 is two standard errors of two hundred at β1 = 0.9.
 MIN_SIGNAL_RATIO = 0.01
 
-# Standard errors within which a value of one checkpoint is shown as its error alone: it may be 0.
+# Within this many standard errors only the error of a value is shown, because the value may be 0.
 MIN_SHOWN_STANDARD_ERRORS = 2.0
-# Measured over predicted, or its inverse, from which on a table highlights a number: as far off as a start that is
-# worth a word.
+# A table highlights a number if measured over predicted, or its inverse, is above this, as for a reported start.
 MAX_USUAL_RATIO = 1.5
-# Numbers from which on not all digits are written: those of a float are then rounding.
+# Numbers above this are not written with all digits, because the last ones are rounding errors.
 MAX_EXACT_NUMBER = 1e15
 
-# Factor between one sample and the next from which on a learning rate, a weight decay or 1 - β has jumped: schedules
-# move by less, and what falls with the learning rate at a milestone is part of the schedule.
+# A learning rate, a weight decay or 1 - β has jumped if it changed by this factor between samples. Schedules move by
+# less, and a setting that falls with the learning rate at a milestone is part of the schedule.
 SETTING_JUMP = 1.5
 # The same factor within which two learning rates are those of a smooth schedule.
 MAX_SMOOTH_FACTOR = 1.2
 # Steps in which to expect one false alarm, measured on trainings without an incident
 # (results/beyond/incidents.json).
 STEPS_PER_FALSE_ALARM = 30_000
-# The three numbers by which gradients, updates and losses are incidents, as deviations from their own median in
-# logarithms.
-# Twice the usual at least.
+# Three thresholds for gradients, updates and losses, as deviations of logarithms from their own median. At least twice
+# the usual.
 INCIDENT_FLOOR = 0.7
 # Standard deviations, estimated by a median, which a few extremes do not move.
 INCIDENT_DEVIATIONS = 5.0
-# Times the largest deviation remembered: near the end of training, single hard examples make losses a hundred times
-# the median, and planted batches a thousand times.
+# Times the largest remembered deviation. Near the end of training, single hard examples raise losses to a hundred times
+# the median, and planted batches to a thousand times.
 INCIDENT_EXTREMES = 2.0
 # Samples over which that median is taken: 300 steps with the usual ten between samples, in which training moves little.
 INCIDENT_LEVEL = 30
@@ -171,60 +168,61 @@ INCIDENT_LEVEL = 30
 INCIDENT_MEMORY = 100
 # Samples over which an early stage takes its median. It judges until there are enough samples for the others.
 EARLY_LEVEL = 8
-# Deviations that it needs: 20 samples together.
+# Deviations that it needs. This makes 20 samples.
 EARLY_SAMPLES = 12
 # Losses over which the early stage takes its median.
 EARLY_LOSS_LEVEL = 20
-# Deviations of losses that it needs: 50 losses together.
+# Deviations of losses that it needs. This makes 50 losses.
 EARLY_LOSSES = 30
-# Factor by which the early stage's thresholds for samples are wider: the noise is estimated from few values while
+# Factor by which the early stage's thresholds for samples are wider, because noise is estimated from few values while
 # training still changes fast. Without it there were two false alarms in 37,000 clean steps.
 EARLY_CAUTION = 1.5
 # The same for losses.
 EARLY_LOSS_CAUTION = 1.25
-# A loss higher than all before it by this factor is an incident of the early stage whatever the noise is, if the usual
-# loss has fallen by the next one.
+# In the early stage a loss this many times all earlier ones is an incident at any noise, if the usual loss has fallen
+# by the next factor.
 EARLY_RECORD = 1.2
-# Losses of a network that has learnt its examples scatter over three orders of magnitude, and stay below those of its
-# start.
+# Losses of a network that has memorised its examples vary over three orders of magnitude, but stay below the first
+# ones.
 MIN_FALL = 5.0
-# The floor of losses, 1.4 times the usual: those of language models hardly ever double.
+# The floor of losses, 1.4 times the usual, because losses of language models hardly ever double.
 LOSS_FLOOR = 0.35
 # Logged losses for each of these samples, since samples are usually ten steps apart.
 LOSSES_PER_BLOCK = 10
-# Losses of such a block that may be usual in a jump that lasts. If one loss in ten is a spike by chance, eight spikes
-# fall into one of three million blocks.
+# Losses of such a block that may be usual in a lasting jump. If one loss in ten is a spike by chance, one block in
+# three million has eight spikes.
 LOSSES_BELOW_JUMP = 2
-# Standard deviations by which the others must be above the usual. Extremes of the past do not count: one old spike
-# would hide a jump.
+# Standard deviations by which the others must be above the usual. Extremes of the past do not count, because one old
+# spike would hide a jump.
 JUMP_DEVIATIONS = 3.0
 # Usual blocks after which a jump is no longer the recovery from a single loss beyond the threshold.
 RECOVERED_BLOCKS = 3
-# Growth of Adam's denominators from one sample to the next, in logarithms, that can be an incident: with β2 = 0.999 a
-# single batch raises them by a fifth only if its gradient is twenty times the usual. Without any, 0.12 was seen.
+# Growth of the logarithm of Adam's denominators between samples that can be an incident. With β2 = 0.999 a single batch
+# raises them by a fifth only if its gradient is twenty times the usual. 0.12 was seen without an incident.
 DENOMINATOR_FLOOR = 0.2
-# The first floor for one layer alone, 4.5 times the usual: there are many layers, and each differs from the others by
-# chance. In 60,000 steps without an incident 1.7 was seen.
+# The first floor for one layer alone, 4.5 times the usual, because there are many layers and each may differ by chance.
+# In 60,000 steps without an incident 1.7 was seen.
 LAYER_FLOOR = 1.5
-# Deviation of a layer over the largest of layers of other parameters from which on it is that layer's alone: the
-# gradients of queries and keys of all blocks grow fifty times within ten steps of a GPT's start, and their deviations
-# are within a factor of 1.6.
+# A deviation belongs to one layer alone if it is this many times the largest one of other parameters. In the first ten
+# steps of a GPT the gradients of all queries and keys grow fifty times, and their deviations are within a factor of
+# 1.6.
 MIN_ALONE = 2.0
-# The same for the denominators of one layer, 1.35 times the usual: 0.1 was seen, and 0.18 after shuffled labels.
+# The floor for the denominators of one layer, 1.35 times the usual. 0.1 was seen, and 0.18 after shuffled labels.
 LAYER_DENOMINATOR_FLOOR = 0.3
-# Samples after which the layers' medians are taken anew: they move little, and there are many layers.
+# Samples after which the layers' medians are computed again. They move little, and there are many layers.
 LEVELS_EVERY = 5
-# Steps that a GradScaler may skip in a row, after its start: each halves the scale, and it lost one halving.
+# Steps that a GradScaler may skip in a row after its start. Each skipped step halves the scale.
 SKIPPED_STEPS = 5
-# Share of the steps that it may skip in the long run: ten times one in 2,000, by which torch's tries a higher scale.
+# Share of the steps that it may skip in the long run. torch's scaler tries a higher scale every 2,000 steps, and this
+# is ten times that.
 SKIPPED_SHARE = 0.005
-# Share of its peak, in logarithms, from which on a deviation counts as part of it. Below it, training recovers.
+# A deviation counts as part of an incident above this share of its peak, in logarithms. Below it, training recovers.
 MIN_LASTING_SHARE = 0.6
-# Relative change of a norm between samples that can be a change from outside: no fault of rounding or sampling.
+# Relative change of a norm between samples that neither rounding nor sampling explains.
 NORM_JUMP = 0.2
-# Radians that a layer's vectors rotate between samples, for the same.
+# The same for the direction: radians that a layer's vectors rotate between samples.
 TURN_JUMP = 0.3
-# Both over the largest of the past samples: norms and directions move smoothly.
+# Both over the largest change of the past samples, because norms and directions move smoothly.
 WEIGHTS_EXTREMES = 5.0
 # Relative change below which a transfer keeps a quantity: less than the rounding of what is printed.
 KEPT_BY_TRANSFER = 0.01
@@ -232,9 +230,9 @@ KEPT_BY_TRANSFER = 0.01
 TRANSFER_AGREEMENT = 0.1
 # Learning rates and weight decays below this are written as powers of ten, as people write them.
 SCIENTIFIC_BELOW = 0.01
-# Share of the logged values that the final loss is the mean of. One batch alone is noise.
+# Share of the logged values whose mean is the final loss. One batch alone is noise.
 FINAL_LOSS_SHARE = 0.05
-# Largest over smallest distance from the usual in a family from which on its worst member is named.
+# The worst member of a family is named if the largest over smallest distance from the usual is above this.
 MIN_NAMED_RATIO = 1.1
-# Share of a label up to which its beginning may reach, so that its end is shown too. figure.js has the same share.
+# Largest share of a label for its beginning, so that its end is shown too. figure.js has the same share.
 MAX_LABEL_START = 0.75

@@ -29,7 +29,7 @@ from gyroscope.report.autopsy_data import AutopsyData, autopsy_json
 Source = str | Path | Mapping[str, Any]
 
 
-# Checks of what the user gives.
+# Checks of the user's arguments.
 CHECKS: Mapping[str, Callable[[str, Any], None]] = {
     "lr": check_positive,
     "weight_decay": check_non_negative,
@@ -44,7 +44,7 @@ CHECKS: Mapping[str, Callable[[str, Any], None]] = {
 class Autopsy(Rendered):
     """The autopsy of a checkpoint, made by `gyro.autopsy`. It prints as text.
 
-    name        of the file, and of those before it
+    name        of the file, and of earlier files
     layers      by name, in the model's order
     step        number of steps that were taken, None if unknown
     drifts      of the layers since the first file, if there are several
@@ -117,9 +117,9 @@ def autopsy(
         betas: the same for Adam's and Lion's averages.
         momentum: the same for SGD and Muon.
         batch_size: examples of one step, for the noise scale.
-        model: the module, or the names of its parameters in order, if the file does not keep the order of the
-            optimizer. Or the names of the parameters in each of the optimizer's groups.
-        rules: the theory rule of your own optimizer, {SignMomentum: function of the group}. A file does not name its
+        model: the module, or the names of its parameters in order, if the file does not keep the optimizer's order. Or
+        the names of the parameters in each of the optimizer's groups. rules: the theory rule of your own optimizer,
+        {SignMomentum: function of the group}. A file does not name its
             optimizer, so `optimizer` names the class if there are several. Predictions follow the rule. The last step
             of such an optimizer is unknown.
         progress: called with the number of parameters done and their total.
@@ -143,7 +143,7 @@ def autopsy(
     moved: tuple[LayerDrift, ...] = ()
     if len(opened) > 1:
         with refusing(name):
-            # The rate that a user gives is that of the last file.
+            # A learning rate that a user passes is that of the last file.
             before = group_steps(opened[0], replace(asked, lr=None))
             moved = drifts(opened[0], last, layers, [before, groups])
     notes = rate_notes(groups)
@@ -166,7 +166,7 @@ def _examine(
 ) -> dict[str, CheckpointLayer]:
     parameters = checkpoint.parameters
     if groups and not checkpoint.groups:
-        # Weights without an optimizer belong to the group that the user describes.
+        # Weights without an optimizer are in the group that the user describes.
         parameters = [replace(each, group=0) for each in parameters]
     chosen = list(checkpoint_layers(parameters, [group.settings for group in groups], groups))
     layers: dict[str, CheckpointLayer] = {}
@@ -202,9 +202,9 @@ def _missing(
     reasons = {}
     for name, layer in layers.items():
         if layer.group < 0 or not checkpoint.groups:
-            reasons[name] = "rotation: the file holds no optimizer state of it"
+            reasons[name] = "rotation: the file has no optimizer state for it"
         elif groups[layer.group].rates.last == 0:
-            reasons[name] = "rotation: the saved learning rate is 0, that of the step after. Pass lr"
+            reasons[name] = "rotation: the saved learning rate is 0, which belongs to the next step. Pass lr"
         elif not np.isfinite(layer.rotations).any() and not layer.non_finite:
             reasons[name] = f"rotation: {groups[layer.group].update.unknown}"
     return reasons

@@ -1,4 +1,4 @@
-"""The layers of a checkpoint: the numbers of findings, text and page, and which stored tensors are layers."""
+"""The layers of a checkpoint, with the numbers for findings, text and page."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -28,7 +28,7 @@ UNKNOWN_GROUP = {"weight_decay": 1.0}
 
 
 def mean_known(values: Array) -> float:
-    """Return the mean over the vectors that have a value, or NaN if none has."""
+    """Return the mean over the vectors that have a value, or NaN if there are none."""
     known = values[np.isfinite(values)]
     return float(known.mean()) if known.size else NAN
 
@@ -43,7 +43,7 @@ class CheckpointLayer:
     vectors, fan_in        number of vectors, and number of entries of each
     rule                   update rule at the learning rate of the last step, None if unknown
     exact                  whether the last step is exact, or estimated
-    error                  largest error of an estimated mean rotation on trial
+    error                  largest error of an estimated mean rotation in tests
     rotations              angle of the last step, by vector
     norm                   RMS over vectors
     predicted_rotation     in equilibrium at the learning rate of the last step, per step
@@ -113,12 +113,12 @@ class CheckpointLayer:
 
     @property
     def keeps_norm(self) -> bool:
-        """Whether its optimizer holds the norms and sets the angle."""
+        """Whether its optimizer keeps the norms fixed and sets the angle."""
         return self.rule is not None and self.rule.keeps_norm
 
     @property
     def is_embedding(self) -> bool:
-        """Whether its vectors are tokens, which are shown and not judged."""
+        """Whether its vectors are tokens, which are shown but not judged."""
         return self.vector == "token"
 
     @property
@@ -179,7 +179,7 @@ def _decision(
     weight = torch.nn.Parameter(empty, requires_grad=False)
     decision = Decision(parameter.name, weight, named.split, "name and shape", parameter.group, named.is_embedding)
     spec = None if step is None else step.spec
-    # Our optimizers that rotate nothing write the default split too, which is not a choice of the user.
+    # Our optimizers that rotate nothing also write the default split, so it is not a choice of the user.
     turns_nothing = spec is not None and spec.is_ours and not spec.load().turns_by_group
     if "granularity" in group and not (turns_nothing and Split.of(group) == Split()):
         decision = replace(decision, split=Split.of(group), reason="its parameter group")

@@ -24,8 +24,8 @@ class LayerDrift:
 
     angle            between the two, in radians, as a mean over vectors
     norm_ratio       RMS norm after over before
-    effective_decay  -ln of the share of the first file's weights that is left, inf if nothing is
-    expected_decay   the same in equilibrium at the mean of the learning rates of the files' last steps
+    effective_decay  -ln of the share of the first file's weights that is left, inf if nothing is left
+    expected_decay   the same in equilibrium, at the mean of the files' last learning rates
     lag              steps by which the momentum delays forgetting: 2β/(1-β²)
     """
 
@@ -69,13 +69,13 @@ def drifts(
         if old.weight.shape != parameter.weight.shape:
             raise ValueError(
                 f"{parameter.name!r} has the shape {old.weight.shape} in {first.name!r} and {parameter.weight.shape} "
-                f"in {second.name!r}: they are not of one model"
+                f"in {second.name!r}: they belong to different models"
             )
         sums = _sums(old, parameter, watched[0].split)
         share = _mean_rate(old, parameter, groups)
         moved += [_drift(each.name, steps, layers, sums[:, each.start : each.stop], share) for each in watched]
     if not moved:
-        raise ValueError("the files have no weight of one name: they are not of one model")
+        raise ValueError("the files have no weight name in common: they belong to different models")
     return tuple(moved)
 
 
@@ -89,7 +89,7 @@ def _mean_rate(old: ParameterState, new: ParameterState, groups: Sequence[Sequen
 
 
 def _sums(old: ParameterState, new: ParameterState, split: Split) -> Array:
-    """Return ⟨w,w⟩, ⟨w,d⟩ and ⟨d,d⟩ of each vector w that moved by d. ⟨w,w+d⟩ would lose a small rotation."""
+    """Return ⟨w,w⟩, ⟨w,d⟩ and ⟨d,d⟩ of each vector w that moved by d. ⟨w,w+d⟩ would lose small rotations."""
     views = split.rows(old.weight.load(), new.weight.load().to(torch.promote_types(old.weight.dtype, new.weight.dtype)))
     sums = np.zeros((3, len(views[0])))
     for place, (w, moved) in blocks(views):
@@ -107,7 +107,7 @@ def _drift(name: str, steps: float, layers: Mapping[str, CheckpointLayer], sums:
     layer = layers.get(name)
     ww, wd, dd = sums
     with np.errstate(all="ignore"):
-        # All the way is one step of w <- w - u.
+        # The whole way counts as one step of w <- w - u.
         angle = mean_known(angles(StepSums(ww, -wd, dd), lr=1.0, decay=0.0))
         # Over the whole layer, because single vectors of few entries may be reversed by chance.
         kept = float(1 + wd.sum() / ww.sum())

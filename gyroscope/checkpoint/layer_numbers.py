@@ -21,7 +21,7 @@ def layer_numbers(
     group: GroupStep | None,
     steps: int | None,
 ) -> CheckpointLayer:
-    """Return all numbers of a layer after so many steps. Without a group only the norm is known."""
+    """Return all numbers of a layer after `steps` steps. Without a group only the norm is known."""
     shape = parameter.weight.shape
     layer = CheckpointLayer(
         watched.name,
@@ -97,7 +97,7 @@ def _unit_grad_norm(group: GroupStep, measured: VectorMeasurement) -> float | No
     """Return RMS gradient norm times weight norm from the optimizer's state, or None if it is unknown.
 
     Adam's v has it, including L2 if that is in the gradient. Adam-S's v is a mean over the entries of a vector. SGD's
-    buffer has E‖g‖²/(1-α²) of white gradients. Of other gradients it has SMD's h, on which the norm depends.
+    buffer has E‖g‖²/(1-α²) if gradients are white. For other gradients it has SMD's h, on which the norm depends.
     """
     ww = mean_known(measured.sums.ww)
     coupled = 0.0 if group.rule is None or group.rule.is_decoupled else float(group.settings.get("weight_decay") or 0.0)
@@ -117,7 +117,7 @@ def _unit_grad_norm(group: GroupStep, measured: VectorMeasurement) -> float | No
 
 
 def _muon_sums(sums: StepSums, rule: UpdateRule, shape: tuple[int, ...]) -> StepSums:
-    """Return sums for Muon's update, which has the length of its rule and is taken to be orthogonal to the weight."""
+    """Return sums for Muon's update, which has the length of its rule and is assumed to be orthogonal to the weight."""
     update_rms = rule.equilibrium(shape=shape).update_rms
     assert update_rms is not None
     return StepSums(sums.ww, np.zeros_like(sums.ww), np.full_like(sums.ww, (float(update_rms) / rule.lr) ** 2))
@@ -128,7 +128,7 @@ def _step(group: GroupStep, measured: VectorMeasurement) -> dict[str, Any]:
     lr = group.rates.last
     update = group.update
     values: dict[str, Any] = {"rotations": update.rotations(measured)}
-    # The formulas hold if the update is the momentum itself, with decay beside it or within.
+    # The formulas hold if the update is the momentum itself, with decoupled decay or L2.
     if update.exact and group.rule is not None and group.rule.alignment_power is not None:
         decay = lr * update.decay
         total = measured.sums.before(lr, decay).total()

@@ -1,8 +1,8 @@
 """Thin adapters to other tools and trainers, each imported only when it is used.
 
-Any object with `log(scalars, step)` is a sink of the tracker by `LogSink`:
+`LogSink` makes any object with `log(scalars, step)` a sink of the tracker:
 
     gyro.Tracker(model, optimizer, sinks=[LogSink(my_logger)])
 
-Composer needs no adapter: its `OptimizerMonitor` calls our optimizers, by `gyroscope.optim.parameter_metrics`.
+Composer needs no adapter. Its `OptimizerMonitor` calls our optimizers through `gyroscope.optim.parameter_metrics`.
 """

@@ -26,12 +26,12 @@ class RotationCallback(pytorch.Callback):  # type: ignore[misc]
     """Measures how fast each weight vector rotates while Lightning trains. All optimizers of the module are one run.
 
     The tracker starts with training, after a checkpoint's optimizer state has been restored. Its numbers go to the
-    trainer's loggers. The loss that `training_step` returns goes to the run. At the end the diagnosis is logged, and is
-    in `diagnosis`. A fit that an exception ends leaves a run with the status "failed".
+    trainer's loggers. The loss that `training_step` returns goes to the run. At the end the diagnosis is logged and
+    stored in `diagnosis`. If an exception ends the fit, the run has the status "failed".
 
     path: directory of the run, by default rotation in the trainer's log directory.
     log: whether the loggers of the trainer get the numbers.
-    options: of `gyro.Tracker`, such as every, rows or sinks.
+    options: arguments of `gyro.Tracker`, such as every, rows or sinks.
     """
 
     def __init__(self, path: str | os.PathLike[str] | None = None, *, log: bool = True, **options: Any) -> None:
@@ -95,7 +95,7 @@ class RotationCallback(pytorch.Callback):  # type: ignore[misc]
     def _log_samples(self, trainer: Any) -> None:
         while self._samples:
             step, numbers = self._samples.popleft()
-            # The loss is the module's own to log, under the name that it chose.
+            # The module logs the loss itself, under the name that it chose.
             measured = {name: value for name, value in numbers.items() if name.startswith("gyroscope/")}
             for logger in trainer.loggers if self.log and measured else ():
                 logger.log_metrics(measured, step=step)

@@ -50,10 +50,10 @@ def group_fn(weight_decay: float) -> Callable[[nn.Module], ParamGroups]:
 
 
 def class_of_groups(optimizer_class: type[Optimizer]) -> type[Optimizer]:
-    """Return a class that makes the optimizer of timm's groups: if some of them decay, the others take plain steps.
+    """Return a class that makes the optimizer from timm's groups. If some groups decay, the others take plain steps.
 
-    timm needs a class. The optimizer that it makes has the original class, so that it can be pickled. If no group
-    decays, nothing was sorted, and the optimizer raises because it does not rotate without decay.
+    timm needs a class. The optimizer has the original class, so that it can be pickled. If no group decays, nothing was
+    sorted, and the optimizer raises because it cannot rotate without decay.
 
     >>> groups = [{"params": [nn.Parameter(nn.Linear(8, 4).weight)], "weight_decay": wd} for wd in (0.0, 0.1)]
     >>> optimizer = class_of_groups(CLASSES["rotational-adamw"])(groups, lr=1e-3)

@@ -1,4 +1,4 @@
-"""Hugging Face: a callback that measures a Trainer's run, and a factory that makes our optimizers of its model.
+"""Hugging Face: a callback that measures a Trainer's run, and a factory that makes our optimizers for its model.
 
 Trainer(…, callbacks=[RotationCallback()],
         optimizer_cls_and_kwargs=(OptimizerFactory, {"name": "rotational-adamw", "lr": 1e-3, "weight_decay": 0.1}))
@@ -35,7 +35,7 @@ class RotationCallback(transformers.TrainerCallback):  # type: ignore[misc]
     Training that resumes from a checkpoint resumes the run. At the end the diagnosis is in `diagnosis`.
 
     path: directory of the run. Default: rotation in the Trainer's output_dir.
-    options: of `gyro.Tracker`, such as every, rows or sinks.
+    options: arguments of `gyro.Tracker`, such as every, rows or sinks.
     """
 
     def __init__(self, path: str | os.PathLike[str] | None = None, **options: Any) -> None:

@@ -1,4 +1,4 @@
-"""Access to the server: on this machine by its own names, from elsewhere only with the token that was printed."""
+"""Access to the server: from this machine by its own host names, from elsewhere only with the printed token."""
 
 import hashlib
 import hmac
@@ -11,9 +11,9 @@ from starlette.requests import cookie_parser
 from starlette.responses import PlainTextResponse, RedirectResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-# Names of this machine in a request. Any other is a foreign site whose name was made to point here (DNS rebinding).
+# Host names of this machine in a request. Any other name is a foreign site that points here (DNS rebinding).
 LOCAL_NAMES = ("127.0.0.1", "localhost", "::1", "[::1]")
-# Of every answer: a page loads nothing from elsewhere and sends nothing anywhere.
+# Headers of every answer. A page loads nothing from elsewhere and sends nothing anywhere.
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; "
     "img-src data: blob:; connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
@@ -24,12 +24,12 @@ HEADERS = {
 
 
 def access_middleware(token: str | None) -> list[Middleware]:
-    """Return the check of every request: by the token if there is one, else by the host name of the request."""
+    """Return the check of every request: by the token if there is one, otherwise by the host name of the request."""
     if token is None:
         check = Middleware(TrustedHostMiddleware, allowed_hosts=LOCAL_NAMES, www_redirect=False)
     else:
         check = Middleware(TokenMiddleware, token=token)
-    # Headers first: refusals have them too.
+    # Headers first, because refusals have them too.
     return [Middleware(HeadersMiddleware), check]
 
 
@@ -69,11 +69,11 @@ class TokenMiddleware:
         await (self.app if refusal is None else refusal)(scope, receive, send)
 
     def _refusal(self, scope: Scope) -> ASGIApp | None:
-        """Return the answer to a request that may not pass, or None for one that may."""
+        """Return the answer to a request that is refused, or None for one that may pass."""
         query = parse_qsl(scope.get("query_string", b"").decode("latin-1"))
         value = self._cookie_value(scope)
         if _equal(dict(query).get("token", ""), self.token):
-            # The token goes out of the address, where it would stay in the browser's history, into a cookie.
+            # The token moves from the address to a cookie. In the address it would stay in the browser's history.
             rest = urlencode([(key, value) for key, value in query if key != "token"])
             answer = RedirectResponse("." + scope["path"] + (f"?{rest}" if rest else ""), 303)
             answer.set_cookie(self.cookie, value, httponly=True, samesite="strict")
@@ -81,7 +81,7 @@ class TokenMiddleware:
         cookies = cookie_parser(Headers(scope=scope).get("cookie", ""))
         if _equal(cookies.get(self.cookie, ""), value):
             return None
-        return PlainTextResponse("Open the address that the server printed: it contains the token.", 401)
+        return PlainTextResponse("Open the address that the server printed. It contains the token.", 401)
 
     def _cookie_value(self, scope: Scope) -> str:
         address = scope["client"][0] if scope.get("client") else ""

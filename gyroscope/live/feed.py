@@ -1,4 +1,4 @@
-"""A run that is followed for every viewer of it: read once, sent to many."""
+"""A run that is followed while it grows: read once, and sent to all its viewers."""
 
 import threading
 import time
@@ -20,11 +20,11 @@ from gyroscope.report.run_theory import bound_of, update_bound
 from gyroscope.store import Run, RunError, open_run
 from gyroscope.store.database import FILE
 
-# Samples that a live page shows at most.
+# Largest number of samples that a live page shows.
 MOST = 1000
 # Seconds between readings of a file, for any number of viewers.
 PAUSE = 0.5
-# Least seconds between diagnoses. They take at most a tenth of the time.
+# Shortest time between diagnoses in seconds. Diagnoses take at most a tenth of the time.
 JUDGING_PAUSE = 3.0
 GROUP_SERIES = ("lr", "weight_decay")
 # Layers that a comparison shows. All if None.
@@ -32,7 +32,7 @@ Layers = tuple[str, ...] | None
 
 
 class Position(NamedTuple):
-    """How far a viewer's data go: which reading of the file they extend, their samples, and which findings they have.
+    """What a viewer has: which reading of the file, how many samples, and which findings.
 
     `reading` grows when the file is read from its beginning, `findings` with each diagnosis.
     """
@@ -44,7 +44,7 @@ class Position(NamedTuple):
 
 @final
 class FollowedRun:
-    """A run that grows by samples only: its file, layers and stride stay as they were when it was opened."""
+    """A run that grows only by samples. Its file, layers and stride stay as they were when it was opened."""
 
     def __init__(self, run: Run, identity: tuple[int, int]) -> None:
         self.run = run
@@ -77,7 +77,7 @@ class FollowedRun:
         return True
 
     def since(self, sample: int, shown: Sequence[str]) -> dict[str, object]:
-        """Return arrays of the samples from `sample` on. Those of layers are one array by name: layer after layer."""
+        """Return arrays of the samples from `sample` on. Arrays of layers are joined, layer after layer."""
         new = self._new[sample - len(self.first_steps) :]
         stacked = {name: np.array([values[name] for values in new]).reshape(len(new), -1).T for name in new[0]}
         steps = self.run.steps[sample:]
@@ -130,16 +130,16 @@ class Feed:
             return self._refresh().layers
 
     def whole(self, layers: Layers = None) -> tuple[Position, RunData]:
-        """Return the run and how far it goes, with those layers that a comparison shows."""
+        """Return the run and its position, with the layers that a comparison shows."""
         with self._lock:
             run = self._refresh().run
             check(run)
             return self._position(), gather_run(run, self.name, layers=layers, id=self.id, live=True)
 
     def since(self, position: Position, layers: Layers = None) -> tuple[Position, str] | None:
-        """Return what came since a position, as JSON, and how far that goes, or None if nothing came.
+        """Return new data since a position, as JSON, and the new position, or None if there are none.
 
-        A viewer whose data cannot be extended gets a reset, and requests all of them.
+        A viewer whose data cannot be extended gets a reset, and requests all data.
         """
         with self._lock:
             followed = self._refresh()
@@ -150,13 +150,13 @@ class Feed:
             extends = len(followed.first_steps) <= position.samples <= here.samples
             if position.reading != here.reading or not extends:
                 return position, page_json({"id": self.id, "reset": True})
-            # The same text for all viewers that have come as far.
+            # The same text for all viewers at this position.
             if self._last_update is None or self._last_update[:3] != (position, here, layers):
                 self._last_update = (position, here, layers, self._update(followed, position, here, layers))
             return here, self._last_update[3]
 
     def distribution(self, layer: str, quantity: str, step: int) -> dict[str, Any] | None:
-        """Return that of a layer's neurons at a step, or None if there is no such layer, quantity or step."""
+        """Return the distribution of a layer's neurons at a step, or None if the layer, quantity or step is unknown."""
         with self._lock:
             run = self._refresh().run
             # A comparison lists layers by their plain names.
@@ -182,7 +182,7 @@ class Feed:
         self._read_at = now
         try:
             status = (self.path / FILE).stat()
-            # Device and inode: a run that was deleted and made again has the same path.
+            # Device and inode, because a run that was deleted and made again has the same path.
             identity = (status.st_dev, status.st_ino)
             if self._followed is None or self._followed.identity != identity or not self._followed.read_on():
                 self.close()
@@ -193,7 +193,7 @@ class Feed:
             raise
         except OSError as error:
             self.close()
-            raise RunError(f"{self.name} is gone: its file was moved or deleted.") from error
+            raise RunError(f"{self.name} was not found. Its file was moved or deleted.") from error
         return self._followed
 
     def _position(self) -> Position:

@@ -1,4 +1,4 @@
-"""Incidents of the runs that are being written, a line of text for each as it happens."""
+"""Incidents of the runs that are being written: a line of text for each as it happens."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -20,7 +20,7 @@ PAUSE = 3.0
 
 @final
 class FollowedIncidents:
-    """One run, read from sample to sample. A run that is already long is read from its last samples on."""
+    """One run, read sample by sample. If the run is already long, only its last samples are read first."""
 
     def __init__(self, path: Path) -> None:
         self.run = open_run(path)
@@ -61,7 +61,7 @@ class IncidentLines:
         self._ended = threading.Event()
 
     def start(self) -> None:
-        """Look until `stop`."""
+        """Start the thread, which reads until `stop`."""
         threading.Thread(target=self._look_on, name="gyroscope-incidents", daemon=True).start()
 
     def stop(self) -> None:
@@ -69,12 +69,12 @@ class IncidentLines:
         self._ended.set()
 
     def look(self) -> None:
-        """Read on in every run that is being written, and once more in those that have ended since."""
+        """Read new samples of every run that is being written, and once more of runs that have ended since."""
         for listed in self._index.runs():
             is_running = listed.status == "running"
             if not is_running and listed.id not in self._followed:
                 continue
-            # The page shows problems of a file, and the other runs are still read.
+            # The page shows problems of a file. Other runs are still read.
             with suppress(RunError, ValueError, OSError, KeyError):
                 if listed.id not in self._followed:
                     self._followed[listed.id] = FollowedIncidents(self._index.path(listed.id))

@@ -1,4 +1,4 @@
-"""The runs below a directory: found without leaving it, known by ids that are no paths, and listed with their state."""
+"""The runs below a directory, with their state. Links are not followed, and ids are not paths."""
 
 import hashlib
 import os
@@ -16,11 +16,11 @@ from gyroscope.store.database import FILE
 
 # Directories below the given one that are searched.
 DEEPEST = 6
-# Directories that are large and hold no runs.
+# Directories that are large and contain no runs.
 SKIPPED = {".git", ".venv", ".cache", "__pycache__", "node_modules"}
 # Seconds for which a list of runs is reused, for any number of viewers.
 FRESH = 2.0
-# Samples of a run that its line in the list is made from.
+# Samples of a run that are read for its line in the list.
 MOST_READ = 64
 
 
@@ -50,7 +50,7 @@ class RunIndex:
         except RuntimeError:  # a home directory that cannot be found
             self.root = Path(root)
         if not self.root.is_dir():
-            raise ValueError(f"there is no directory {str(root)!r}: give the one that holds the runs")
+            raise ValueError(f"there is no directory {str(root)!r}: give the directory with the runs")
         self._lock = threading.Lock()
         self._paths: dict[str, Path] = {}
         self._known: dict[str, tuple[tuple[int, ...], ListedRun]] = {}
@@ -68,7 +68,7 @@ class RunIndex:
         return clean_text(str(path.relative_to(self.root)) if path != self.root else path.name)
 
     def runs(self) -> list[ListedRun]:
-        """Return all runs: running ones first, then by name backwards, because names begin with dates."""
+        """Return all runs: running ones first, then in reverse order of names, because names begin with dates."""
         with self._lock:
             if time.monotonic() - self._listed_at > FRESH:
                 paths = {hashlib.sha256(os.fsencode(path)).hexdigest()[:16]: path for path in directories(self.root)}
@@ -93,13 +93,13 @@ class RunIndex:
     def _read(self, id: str, path: Path) -> ListedRun:
         name = self.name(path)
         try:
-            # Reads which samples there are, and the content of a few.
+            # Reads the list of samples, and the content of a few.
             with open_run(path, most=MOST_READ) as run:
                 step = max(0, run.last_step)
                 return ListedRun(id, name, run.status, run.total, step, len(run.layers), run.heartbeat, run_head(run))
         except (RunError, OSError) as error:
             problem = str(error)
-        except Exception as error:  # one file, whatever is in it, must not take the list of all runs away
+        except Exception as error:  # one unreadable file must not hide the list of all runs
             problem = f"{path} cannot be read: {type(error).__name__}: {error}."
         return ListedRun(id, name, "unreadable", problem=clean_text(problem))
 

@@ -1,4 +1,4 @@
-"""The server of `gyroscope watch`: the runs below a directory on pages that follow them while they are written."""
+"""The server of `gyroscope watch`: pages that follow the runs below a directory while they are written."""
 
 import asyncio
 import time
@@ -30,11 +30,11 @@ from gyroscope.store import RunError
 
 # Seconds between updates of a page.
 TICK = 1.0
-# Runs that one page compares at most.
+# Largest number of runs that one page compares.
 MOST_RUNS = 8
 # Seconds without a viewer after which a run is closed.
 IDLE = 60.0
-# A position that no data extend: leads to a reset.
+# A position that no data extend, which leads to a reset.
 NOWHERE = Position(-1, 0, 0)
 
 LIST = """<button class="theme" type="button">Dark</button><h1>Runs</h1><p class="settings">{root}</p>
@@ -108,7 +108,7 @@ class RunServer:
         return Response(f"[{','.join(updates)}]", media_type="application/json")
 
     async def events(self, request: Request) -> Response:
-        """Serve what comes, as it comes."""
+        """Serve new data as events."""
         feeds = await self._feeds(request)
         stream = self._stream(feeds, _positions(request, len(feeds)), request)
         # The header keeps a proxy from holding events back.
@@ -158,7 +158,7 @@ class RunServer:
                 del self.feeds[id]
 
     async def _feeds(self, request: Request) -> list[Feed]:
-        """Return the runs that a request names. `UnknownRunError` where one of them is not here."""
+        """Return the runs that a request names. Raise `UnknownRunError` if one of them is not here."""
         # Each run once, in the order of the request.
         ids = list(dict.fromkeys(request.query_params.getlist("run")))[:MOST_RUNS]
         try:
@@ -176,7 +176,7 @@ class RunServer:
 async def _unknown_run(request: Request, error: Exception) -> Response:
     if request.scope["path"] == "/view":
         return HTMLResponse(linked("No such run", '<p>There is no such run here. <a href="./">All runs</a></p>'), 404)
-    return JSONResponse({"error": "There is no such run here: it was moved or deleted, or never was."}, 404)
+    return JSONResponse({"error": "Run not found. It may have been moved or deleted."}, 404)
 
 
 def _json(value: object) -> Response:
@@ -199,7 +199,7 @@ def _problem(error: Exception) -> str:
 
 
 def _report(feeds: list[Feed]) -> dict[str, object]:
-    """Return the report on some runs, and how far each goes."""
+    """Return the report on some runs, and the position of each."""
     if not feeds:
         raise RunError("Name a run to look at.")
     whole = [feed.whole(layers) for feed, layers in zip(feeds, _shown_layers(feeds), strict=True)]
@@ -215,7 +215,7 @@ def _shown_layers(feeds: list[Feed]) -> list[Layers]:
 
 
 def _updates(feeds: list[Feed], positions: list[Position]) -> list[str]:
-    """Serve what came since, of each run. `positions` move on."""
+    """Return the new data of each run, and update `positions`."""
     updates = []
     for number, feed in enumerate(feeds):
         try:
@@ -230,7 +230,7 @@ def _updates(feeds: list[Feed], positions: list[Position]) -> list[str]:
 
 
 def _positions(request: Request, count: int) -> list[Position]:
-    """Return how far the viewer's data of each run go. Whatever makes no sense leads to a reset."""
+    """Return the viewer's position in each run. An invalid one leads to a reset."""
     positions = []
     for text in request.query_params.getlist("at")[:count]:
         numbers = [int(part) if part.isdecimal() and len(part) < 12 else -1 for part in text.split(".")]
@@ -239,8 +239,8 @@ def _positions(request: Request, count: int) -> list[Position]:
 
 
 def application(index: RunIndex, token: str | None = None, stopping: Callable[[], bool] = lambda: False) -> Starlette:
-    """Return the server. With a token, only for those who have it."""
-    # Level 2 of gzip: a page of a megabyte must not hold up a machine that trains.
+    """Return the server. With a token, it answers only requests that have the token."""
+    # Level 2 of gzip, so that a page of a megabyte does not slow down training on the same machine.
     middleware = [*access_middleware(token), Middleware(GZipMiddleware, minimum_size=2000, compresslevel=2)]
     routes = RunServer(index, stopping).routes()
     return Starlette(routes=routes, middleware=middleware, exception_handlers={UnknownRunError: _unknown_run})

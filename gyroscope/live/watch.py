@@ -12,7 +12,7 @@ from typing import Any
 from gyroscope.live.incident_lines import IncidentLines
 from gyroscope.live.run_index import RunIndex
 
-# Seconds that open connections have to end at Ctrl-C.
+# Seconds for open connections to close after Ctrl-C.
 SHUTDOWN_TIMEOUT = 2
 
 
@@ -23,11 +23,9 @@ def watch(
 
     Args:
         root: the directory.
-        host: address to serve at. For any but this machine's own, the printed address contains a token, without which
-            nothing is shown.
-        port: 0 takes a free one.
-        browser: open the page.
-        say: is called with the line that names the address, and with a line for each incident of a run that trains.
+        host: address to serve at. If it is not this machine's own, the printed address contains a token, without which
+        nothing is shown. port: 0 chooses a free port. browser: open the page. say: is called with the line that names
+        the address, and with a line for each incident of a run that trains.
     """
     index = RunIndex(root)
     uvicorn, application = _server()
@@ -44,7 +42,7 @@ def watch(
     lines.start()
     try:
         server.run(sockets=[bound])
-    except KeyboardInterrupt:  # uvicorn raises it again once it has ended
+    except KeyboardInterrupt:  # uvicorn raises it again after it has stopped
         pass
     finally:
         lines.stop()
@@ -68,7 +66,7 @@ def _bind(host: str, port: int) -> socket.socket:
         raise ValueError(f"there is no address {host!r} on this machine: {error.strerror or error}") from None
     bound = socket.socket(family, kind, protocol)
     try:
-        # Or a port would be refused for a minute after a server has ended.
+        # Otherwise the port would be refused for a minute after a server has stopped.
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         bound.bind(place)
         # A browser that comes before the server is ready waits.

@@ -1,4 +1,4 @@
-"""Steps to samples: how fast every weight vector rotates, beside what theory predicts."""
+"""Steps to samples: how fast every weight vector rotates, and what theory predicts."""
 
 from gyroscope.measure.quantities import QUANTITIES
 from gyroscope.measure.tracker import Tracker

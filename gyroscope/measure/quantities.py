@@ -40,7 +40,7 @@ class StepPrediction(NamedTuple):
 class VectorSums:
     """Sums over each vector of one or more layers in the same context: arrays over vectors.
 
-    `predicted_angle` is that of each vector's layer, known later than the rest.
+    `predicted_angle` is that of each vector's layer. It is known later than the rest.
     """
 
     at: StepContext
@@ -67,7 +67,7 @@ class VectorSums:
 
     @classmethod
     def of(cls, sums: Array, at: StepContext, fan_in: Array) -> "VectorSums":
-        """Make it from the device's sums: gradients in their true scale, and the momentum before the step."""
+        """Make it from the device's sums, with gradients in their true scale and the momentum before the step."""
         rows = {name: sums[row] for name, row in ROW.items()}
         with np.errstate(all="ignore"):
             # The step itself may have rescaled the gradient (fused kernels do). Only the later sums include that.
@@ -150,7 +150,7 @@ class VectorSums:
         return radial, total, scaled, sensitivity.rotation_discrepancy(self.predicted_angle, angle)
 
     def _radial_gradient(self) -> Array:
-        """Return ⟨w,s⟩, s being the gradient as weight decay meets it: scaled as the update if decay is decoupled."""
+        """Return ⟨w,s⟩, where s is the gradient, scaled as the update if decay is decoupled."""
         if self.at.group_rule is None:
             return np.full_like(self.ww, NAN)
         rule = self.at.group_rule.rule
@@ -204,7 +204,7 @@ def _momentum_before(
     if at.group_rule is None or at.group_rule.recursion is None:
         return np.full_like(gm, NAN), np.full_like(mm, NAN)
     keep, share, decay = at.group_rule.recursion
-    # With G = g + decay·w, what entered the momentum: m = (m' - share·G)/keep, multiplied out into known sums.
+    # With G = g + decay·w, which entered the momentum, m = (m' - share·G)/keep, expanded into known sums.
     GG = gg + 2 * decay * wg + decay**2 * ww
     before_gm = gm - share * (gg + decay * wg)
     before_mm = mm - 2 * share * (gm + decay * wm) + share**2 * GG
@@ -212,8 +212,8 @@ def _momentum_before(
 
 
 def _angle(ww: Array, wd: Array, tt: Array) -> Array:
-    """Return the angle by which a vector rotates that moves by d, NaN if it has no direction."""
-    # atan2 of both parts: an arccos of the cosine returns 0 below 3e-4 rad in float32, where training lives.
+    """Return the angle by which a vector rotates if it moves by d, NaN if it has no direction."""
+    # atan2 of both parts, because arccos of the cosine returns 0 below 3e-4 rad in float32, where most angles are.
     along = ww + wd
     alive = (ww > 0) & ((along != 0) | (tt > 0))
     return np.where(alive, np.arctan2(np.sqrt(tt * ww), along), NAN)
@@ -250,7 +250,7 @@ QUANTITIES = tuple(
     Quantity(name, unit, formula, source, per_vector=name in VECTOR_FORMULAS)
     for name, unit, formula, source in (row.split(" :: ") for row in TABLE.splitlines()[1:])
 )
-"""Every quantity with its unit, formula and source: those with a value for each vector, then those of whole layers."""
+"""Every quantity with its unit, formula and source: first quantities per vector, then quantities per layer."""
 PER_VECTOR = tuple(quantity for quantity in QUANTITIES if quantity.per_vector)
 PER_LAYER = tuple(quantity for quantity in QUANTITIES if not quantity.per_vector)
 PLACE = {quantity.name: place for table in (PER_VECTOR, PER_LAYER) for place, quantity in enumerate(table)}

@@ -8,17 +8,17 @@ from typing import Literal, final
 Every = int | Callable[[int], bool] | Literal["auto"]
 Clock = Callable[[], float]
 
-# Samples at the start that no budget forbids, because the first steps matter and do not return.
+# Samples at the start that are taken regardless of the budget, because the first steps matter.
 FREE = 10
-# Steps at the start that are all measured unless `every` is given: a short run has few others. "auto" thins out from
-# there, a sample every t/DENSE steps at step t.
+# The first steps, all measured unless `every` is given, because a short run has few others. After them "auto" takes a
+# sample every t/DENSE steps at step t.
 DENSE = 20
-# Most samples per memory. Finer sampling would show no further change.
+# Most samples per memory. Finer sampling would show nothing new.
 PER_TIMESCALE = 100
-# Steps between samples at most, so that a live page stays alive.
+# Most steps between samples, so that a live page is updated.
 MAX_GAP_STEPS = 1000
-# Seconds of measuring that the default interval may take before its budget counts. They are not noticeable, and a slow
-# first sample does not make all later ones rarer.
+# Seconds of measuring before the budget of the default interval counts. Nobody notices them, and a slow first sample
+# does not make all later ones rarer.
 ALLOWANCE = 0.1
 # Samples over which the default interval compares its cost with the budget.
 WINDOW = 10
@@ -39,7 +39,7 @@ class Sampling:
     """
 
     alone = True
-    """Whether no other process has to take the same decisions."""
+    """Whether this process decides alone."""
     chooses_steps = False
     """Whether the steps are the tracker's own choice, and not the user's."""
 
@@ -62,7 +62,7 @@ class Sampling:
         return True
 
     def spent(self, step: int, seconds: float, *, refused: bool = False) -> str | None:
-        """Record the training time that a sample took, and whether it was refused because too many others wait.
+        """Record the training time that a sample took, and whether it was refused because too many others were waiting.
 
         Return a sentence for the run if samples become rarer because of their cost.
         """
@@ -79,7 +79,7 @@ class Sampling:
         return self.pay(step, seconds)
 
     def pay(self, step: int, seconds: float) -> str | None:
-        """Count the time that a sample took, and return a sentence if samples become rarer by that."""
+        """Count the time that a sample took, and return a sentence if this makes samples rarer."""
         return None
 
     def summary(self) -> str | None:
@@ -89,7 +89,7 @@ class Sampling:
             return None
         return (
             f"{'1 sample was' if count == 1 else f'{count} samples were'} left out between step {first} and step "
-            f"{last}: samples came faster than they could be processed. Measure fewer steps (every=…) or fewer vectors "
+            f"{last} because they came faster than they could be processed. Measure fewer steps (every=…) or vectors "
             "(rows=…)."
         )
 
@@ -103,7 +103,7 @@ class EveryNth(Sampling):
     """Each of the first `dense` steps, then steps that are multiples of n.
 
     With a clock, n is multiplied by the power of two that keeps measuring within `budget`, a share of the time.
-    The dense start is not counted: it is over before its cost can be noticed.
+    The dense start is not counted, because it is over before its cost can be noticed.
     """
 
     def __init__(self, n: int, budget: float = 1.0, clock: Clock | None = None, dense: int = 0) -> None:
@@ -135,7 +135,7 @@ class EveryNth(Sampling):
         if self._samples < WINDOW or self._seconds <= self._allowed or share <= self.budget:
             return None
         before = self.n
-        # At once as far as needed: small steps would each cost another window of samples that are too many.
+        # In one move, because each smaller one would cost another window of too many samples.
         self.n *= 2 ** max(1, ceil(log2(share / self.budget)))
         # The account starts again without an allowance. From here on only the cost of the wider spacing counts.
         self._allowed = 0.0
@@ -150,7 +150,7 @@ class EveryNth(Sampling):
 class Auto(Sampling):
     """Dense at the start, then spaced by the predicted timescale, as long as the time spent is within the budget.
 
-    Without a clock – where processes must agree on what to measure – by the step and the timescale alone.
+    Without a clock, when processes must agree on what to measure, only the step and the timescale decide.
     """
 
     chooses_steps = True

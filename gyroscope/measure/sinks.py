@@ -1,4 +1,4 @@
-"""Sinks for numbers beside the run: TensorBoard, Weights & Biases or any function, each in its own thread."""
+"""Sinks that get numbers in addition to the run: TensorBoard, Weights & Biases or any function, each in a thread."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -67,7 +67,7 @@ def _named(numbers: Scalars) -> Scalars:
 
 @final
 class UserFunction:
-    """A user's function with its queue and thread. One that fails is not called again, a slow one misses items."""
+    """A user's function with its queue and thread. It is not called again after it fails. If slow, it misses items."""
 
     def __init__(self, function: Callable[..., object], name: str, report: Callable[[str], None]) -> None:
         self.function = function
@@ -90,7 +90,7 @@ class UserFunction:
     def close(self) -> None:
         """Give the function a few seconds to finish, then continue without it."""
         if not self._worker.close(PATIENCE):
-            self.report(f"{self.name} did not finish within {PATIENCE:g} s and was left behind")
+            self.report(f"{self.name} did not finish within {PATIENCE:g} s and was abandoned")
         if self.missed:
             self.report(f"{self.name} was too slow and missed {self.missed} samples")
 
@@ -105,7 +105,7 @@ class UserFunction:
 
     def _fail(self, error: BaseException) -> None:
         self._failed = True
-        self.report(f"{self.name} failed and is not called any more: {type(error).__name__}: {error}")
+        self.report(f"{self.name} failed and is no longer called: {type(error).__name__}: {error}")
 
 
 def sink_function(sink: Sink, report: Callable[[str], None]) -> UserFunction:

@@ -161,7 +161,7 @@ class Tracker:
                 final_note=self._sampling.summary,
             )
             self._failures = self._recorder.failures
-            # Weakly: the writer lives until the process ends, and must keep no model alive.
+            # A weak reference, because the writer lives until the process ends and must not keep the model alive.
             stop = WeakMethod(self._stop)
             close = partial(self._recorder.close, "stopped")
             self._recorder.writer.on_successor = lambda: (stop() or close)()
@@ -183,15 +183,15 @@ class Tracker:
                 self._hooks.append(member.register_step_post_hook(disable(self._post)))
 
     def _report_turned_by_default(self, model: nn.Module) -> None:
-        """Warn about what an optimizer should not rotate. Only here both the model and its groups are known."""
+        """Warn about tensors that should not rotate. Only the tracker knows both the model and the groups."""
         decisions = turned_by_default(model, self.optimizers)
         if decisions:
             some = ", ".join(f"{decision.name} ({decision.reason})" for decision in decisions[:3])
             more = f" and {len(decisions) - 3} more" if len(decisions) > 3 else ""
             optimizer = type(self.optimizers.owners[decisions[0].group]).__name__
             self._failures.report(
-                f"{optimizer} was made of bare tensors and rotates what it should not: {some}{more}. Make it of the "
-                f"model, {optimizer}(model, …), which sorts its parameters"
+                f"{optimizer} was made from bare tensors and rotates what it should not: {some}{more}. Make it from "
+                f"the model, {optimizer}(model, …), which sorts its parameters"
             )
 
     def _restore_initial(self, layers: Iterable[Tracked]) -> None:
@@ -218,7 +218,7 @@ class Tracker:
 
     @property
     def writes(self) -> bool:
-        """Whether this process writes the run. Of several processes the first one does."""
+        """Whether this process writes the run. Only the first of several processes does."""
         return self._recorder is not None
 
     @property
@@ -309,7 +309,7 @@ class Tracker:
     def _sample_end(self) -> None:
         """Store the last step with the values that need no measurement: settings, and weights after it.
 
-        Not if `every` was given as steps, nor if weights are sharded, because other processes may not end now.
+        This is skipped if `every` was given, or if weights are sharded, because other processes may not end now.
         """
         last = self._step - 1
         recorder = self._recorder
@@ -342,7 +342,7 @@ class Tracker:
             raise ValueError(f"process {rank()} measures but does not write: ask process 0 about the run")
         return self._recorder
 
-    # What follows runs within every step: nothing that goes wrong may stop training, or leave other processes waiting.
+    # The following methods run in every step. An error must not stop training or leave other processes waiting.
 
     def _pre(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[Any, Any]) -> None:
         self._sent = False
@@ -358,7 +358,7 @@ class Tracker:
         except Exception as error:
             self._failures.stop(error)
         if self._failures.off and sampled and not self._sent:
-            # Where layers are sharded the other processes gather now, and would wait for this one for ever.
+            # If layers are sharded, the other processes gather now and would wait for this one forever.
             with suppress(Exception):
                 self._measurement.take_part(optimizer)
         if self._failures.pending:
@@ -391,10 +391,10 @@ class Tracker:
     def _after(self, optimizer: Optimizer, sampled: bool) -> None:
         began = time.perf_counter()
         now = self._now
-        # Here and not before the step: one that an exception ended was none.
+        # Counted after the step, because a step that raised an exception does not count.
         now.stepped.add(optimizer)
         ends = len(now.stepped) == len(self.optimizers.members)
-        # Also between samples: a forecast needs the rates of every step.
+        # Also between samples, because a forecast needs the rates of every step.
         if not now.skipped and not self._failures.off and (sampled or self._recorder is not None):
             sums, readings = self._measurement.after(optimizer, sampled, ends)
             self._sent = sampled
@@ -411,7 +411,7 @@ class Tracker:
         self._end_step()
 
     def _end_step(self) -> None:
-        """Hand over what was measured when each optimizer that takes part has stepped, and go on to the next step."""
+        """Hand over the measurements after each participating optimizer has stepped, and go on to the next step."""
         began = time.perf_counter()
         now = self._now
         self._now = _Step()
@@ -419,7 +419,7 @@ class Tracker:
         recorder = self._recorder
         if now.skipped:
             self._measurement.drop_step()
-            # Where another optimizer was measured before one skipped its step, weights were copied for no sample.
+            # If one optimizer was measured before another skipped its step, weights were copied without a sample.
             self._gap = self._gap or bool(now.readings)
             self._skipped_since_sample += 1
             self._skipped_in_a_row += 1
@@ -429,7 +429,7 @@ class Tracker:
         self._skipped_in_a_row = 0
         step = self._step
         self._step = step + 1
-        if recorder is None:  # the history is of use to the process that writes
+        if recorder is None:  # only the process that writes needs the history
             settings.history = []
         else:
             recorder.last_step = step
@@ -439,14 +439,14 @@ class Tracker:
         if recorder is not None and now.readings:
             self._last_sample = step
             self._gap = not recorder.put(self._raw_sample(step, now.sums, now.readings))
-            # A refused sample leaves its history to the next one, so that no step is missing from the forecasts.
+            # The history of a refused sample goes to the next one, so that forecasts miss no step.
             if not self._gap:
                 settings.history = []
                 self._measurement.new_initial = []
                 self._skipped_since_sample = 0
             elif not self._sampling.left_out[0]:
                 self._failures.report(
-                    f"samples come faster than they can be processed: from step {step} on some are left out, evenly "
+                    f"samples come faster than they can be processed. From step {step} on some are left out, evenly "
                     "spaced. The run has their number"
                 )
         seconds = now.seconds + time.perf_counter() - began
@@ -481,7 +481,7 @@ class Tracker:
         )
 
     def _share_of_threads(self) -> float:
-        """Return the threads' processor time since the last sample, spread over the cores: none may have been idle."""
+        """Return the threads' processor time since the last sample, divided by the cores, which may all be busy."""
         before = self._thread_seconds
         workers = () if self._recorder is None else self._recorder.workers
         self._thread_seconds = sum(worker.seconds for worker in workers)
@@ -496,7 +496,7 @@ class Tracker:
 
 
 def _timescale(group: Mapping[str, Any], optimizer: Optimizer, rules: Rules | None) -> float:
-    """Return the steps after which a direction of this group is forgotten, infinite if that is not known."""
+    """Return the steps after which a direction of this group is forgotten, infinite if unknown."""
     lr = frozen(group.get("lr"))
     # Before the rule is needed, which would wait for a learning rate on a device.
     rule = rule_or_none(group, optimizer, rules) if isinstance(lr, float | int) else None

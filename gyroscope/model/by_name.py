@@ -1,8 +1,8 @@
-"""Which vectors rotate, by names and shapes: the one rule for named parameters and for the tensors of a checkpoint.
+"""Which vectors rotate, by names and shapes, for named parameters and for the tensors of a checkpoint.
 
-Without layer types, four things decide: a tensor's own name, the name of its layer, its shape, and the tensors beside
-it. A tensor is called a weight if its name has that word (`weight`, `in_proj_weight`, `weight_ih_l0`), also behind a
-parametrization. The first of these rules that applies:
+Without layer types, four things decide: a tensor's own name, the name of its layer, its shape, and the other tensors of
+the layer. A tensor counts as a weight if its name contains that word (`weight`, `in_proj_weight`, `weight_ih_l0`), also
+behind a parametrization. The first rule that applies counts:
 
 1.  Fewer than two dimensions, or vectors of one entry: no vectors.
 2.  A bias (`is_bias`), or a smaller tensor of one parametrization, such as the gain of weight_norm: no vectors.
@@ -48,7 +48,7 @@ NORM = re.compile(r"norm(\d|_|$)|(^|_)(ln|bn|gn)(\d|_|$)")
 WEIGHT = re.compile(r"(^|_)weight(_|$)")
 TRANSPOSED = re.compile(r"transpose|deconv|(^|_)convt(_|$)")
 EXPERTS = re.compile(r"expert|(^|[._])moe([._]|$)|(^|[._])linear$")
-# Layers that are tables without being called an embedding: T5's biases of distances, positions, a quantizer's codebook.
+# Tables that are not called embeddings: T5's biases of distances, positions, a quantizer's codebook.
 TABLE = re.compile(r"(^|_)(relative_attention_bias|positions?|codebook)$")
 # Output layers, which Hyperball leaves to the inner optimizer. A layer with a number in its path belongs to a block.
 OUTPUT_LAYER = re.compile(r"^(lm_head|heads?|output(_layer)?|classifier|score|fc|embed_out|unembed(ding)?)$")
@@ -141,7 +141,7 @@ class NamedLayer:
         names = (WEIGHT.sub(r"\1bias\2", tensor), f"{tensor}_bias")
         return next((self.shapes[name][0] for name in names if name in self.shapes and name != tensor), None)
 
-    # Once for each layer: a list may hold thousands of tensors.
+    # Computed once for each layer, because a list may have thousands of tensors.
     @cached_property
     def has_experts_with_outputs_last(self) -> bool:
         """Whether the bias of one of the weights shows that they are [experts, inputs, outputs]."""
@@ -204,7 +204,7 @@ def _groups_of_transposed(shape: Shape, bias: Shape | None) -> int | None:
     if bias is None or len(bias) != 1 or bias[0] == shape[0] or bias[0] % shape[1]:
         return None
     groups = bias[0] // shape[1]
-    # A matrix has no groups, and those of a convolution share its inputs equally.
+    # A matrix has no groups, and the groups of a convolution share its inputs equally.
     is_possible = groups == 1 or (len(shape) > 2 and shape[0] % groups == 0)
     return groups if is_possible else None
 
@@ -219,7 +219,7 @@ def _is_in_columns(tensor: NamedTensor, bias: Shape | None, columns: set[tuple[s
 
 
 def _families_in_columns(tensors: Sequence[NamedTensor], layers: Mapping[str, NamedLayer]) -> set[tuple[str, int]]:
-    """Return the families and dimensions of layers with outputs in dim 1 by some biases, and in dim 0 by none."""
+    """Return the families and dimensions of layers for which some bias shows outputs in dim 1, and none in dim 0."""
     rows = set()
     columns = set()
     for tensor in tensors:

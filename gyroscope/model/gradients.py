@@ -19,7 +19,7 @@ Loss = Callable[[nn.Module], Tensor]
 Gradients = dict[nn.Parameter, Tensor]
 
 
-# A gradient below this share of the layer's largest counts as none.
+# A gradient below this share of the layer's largest counts as 0.
 ALIVE = 1e-6
 
 
@@ -33,7 +33,7 @@ def gradients(model: nn.Module, loss: Loss, parameters: Sequence[nn.Parameter]) 
         value = loss(model)
         if not isinstance(value, Tensor) or value.numel() != 1 or not value.requires_grad:
             raise ValueError(f"loss(model) gave {value!r}. It must be a scalar tensor that depends on the parameters")
-        # Not backward(): .grad may hold what a training loop is accumulating.
+        # Not backward(), because a training loop may be accumulating in .grad.
         grads = torch.autograd.grad(value.reshape(()), parameters, allow_unused=True)
     if not torch.isfinite(value):
         raise NonFiniteLossError(f"loss(model) gave {value.item()}: pass a model whose loss is finite")
@@ -60,7 +60,7 @@ def unit_grad_norms(model: nn.Module, loss: Loss, weights: Sequence[Decision], b
 
 @contextmanager
 def preserved(model: nn.Module) -> Iterator[None]:
-    """Restore parameters, buffers, gradients, modes and random states bit for bit on the way out."""
+    """Restore parameters, buffers, gradients, modes and random states bit for bit at the end."""
     tensors = [(tensor, tensor.detach().clone()) for tensor in (*model.parameters(), *model.buffers())]
     grads = [(p, p.grad, None if p.grad is None else p.grad.clone()) for p in model.parameters()]
     modes = [(module, module.training) for module in model.modules()]
@@ -71,7 +71,7 @@ def preserved(model: nn.Module) -> Iterator[None]:
         with torch.no_grad():
             for tensor, before in tensors:
                 tensor.copy_(before)
-            # The same gradient tensors, not copies: an optimizer or a hook may refer to them.
+            # The same gradient tensors and not copies, because an optimizer or a hook may refer to them.
             for p, grad, values in grads:
                 p.grad = grad
                 if grad is not None and values is not None:
@@ -118,7 +118,7 @@ def cosines_by_split(own: Split, w: Tensor, grads: Sequence[Tensor]) -> Iterator
     for split, per_neuron in sums.items():
         size = shape[split.axes(w.dim())[-1]]
         for part in range(2, size // 2 + 1):
-            # Adding up the sums of neurons saves minutes for a transformer.
+            # Adding up the sums of neurons, instead of computing them again, saves minutes for a transformer.
             if size % part == 0:
                 per_group = per_neuron.reshape(*per_neuron.shape[:-1], -1, part).sum(-1)
                 yield Split("group", split.axis, part), _largest_cosine(per_group)
@@ -129,7 +129,7 @@ def _sums(split: Split, w: Tensor, grads: Sequence[Tensor]) -> Tensor:
     """Return ⟨w, g⟩, ‖w‖² and ‖g‖² of each vector: (3, gradients, vectors)."""
     length2 = split.dot(w, w)
     rows = [(split.dot(w, grad), length2, split.dot(grad, grad)) for grad in grads]
-    # In float64, because a cosine of nearly nothing is a difference of sums.
+    # In float64, because a cosine near 0 is a small difference of sums.
     return torch.stack([torch.stack([gathered(value).double() for value in row]) for row in rows], dim=1)
 
 

@@ -31,7 +31,7 @@ class ParamGroups(list[dict[str, Any]]):
     def __init__(self, groups: Iterable[dict[str, Any]], reasons: Mapping[str, str]) -> None:
         super().__init__(groups)
         self._reasons = dict(reasons)
-        # Listed now: an optimizer will write its own defaults into the groups.
+        # Listed now, because an optimizer will write its own defaults into the groups.
         known = {*SPLIT, "params", "param_names", "weight_decay"}
         self._options = sorted({key for group in self for key in group} - known)
 
@@ -70,7 +70,8 @@ def param_groups(
         granularity: "neuron" for one vector per output of a layer, "tensor" for one per weight, "none" for weights that
             decay but do not rotate.
         overrides: maps a regular expression, searched for in names, to a granularity, a dict of options of the group,
-            or None for neither rotation nor decay. The last match wins. What rotates on request also decays.
+            or None for neither rotation nor decay. The last match wins. A parameter that rotates by an override also
+            decays.
         probe: the result of `gyro.probe`, which takes precedence over the layer's type. A weight that is not
             scale-invariant does not rotate, but decays. If a weight is undecided, its type decides, with a warning.
         gain_lr: the learning rate of the gains of `gyroscope.nn.add_gain` and of weight_norm, which get a group of
@@ -114,7 +115,7 @@ def param_groups(
 
 
 def optimizer_groups(params: Any, *, weight_decay: float, granularity: str = "neuron") -> Any:
-    """Return an optimizer's first argument as parameter groups if it is a model or named parameters.
+    """Convert an optimizer's first argument to parameter groups if it is a model or named parameters.
 
     A model is sorted by `param_groups`, `model.named_parameters()` by names and shapes (`splits_by_name`). Bare tensors
     and groups are returned as they are.
@@ -197,13 +198,13 @@ def _settled(choice: GroupOptions, known: ModelParameter) -> GroupOptions:
     if split.granularity != "none" and not rotates:
         reason = f"{choice.reason}, but no direction to rotate"
         return GroupOptions({**options, **asdict(NO_VECTORS), "weight_decay": 0.0}, reason)
-    if split.granularity in ("tensor", "none"):  # the same group whatever axis the default had
+    if split.granularity in ("tensor", "none"):  # the same group for any axis of the default
         split = Split(split.granularity)
     return GroupOptions({**options, **asdict(split)}, choice.reason)
 
 
 def _merged(parameters: list[ModelParameter], choices: list[GroupOptions]) -> ParamGroups:
-    # A list, not a dict by options: those of an override may be unhashable, such as a tensor as lr.
+    # A list and not a dict by options, because options of an override may be unhashable, such as a tensor as lr.
     groups: list[tuple[dict[str, Any], list[ModelParameter]]] = []
     for known, choice in zip(parameters, choices, strict=True):
         for options, members in groups:
@@ -246,7 +247,7 @@ def _decided(probe: Mapping[str, Invariance], parameters: list[ModelParameter]) 
     if weights:
         shown = ", ".join(weights[:5]) + (", …" if len(weights) > 5 else "")
         warnings.warn(
-            f"the probe could not say of {len(weights)} weights whether they are scale-invariant ({shown}: "
+            f"the probe could not decide for {len(weights)} weights whether they are scale-invariant ({shown}: "
             f"{probe[weights[0]].evidence}). They rotate by the type of their layer. To exclude them, pass "
             "overrides={name: None}",
             stacklevel=3,
@@ -256,7 +257,7 @@ def _decided(probe: Mapping[str, Invariance], parameters: list[ModelParameter]) 
 
 def _near(text: str, parameters: list[ModelParameter]) -> str:
     names = [place.name for known in parameters for place in known.places]
-    # 0.4 is generous, because a pattern has characters that no name has.
+    # 0.4 is tolerant, because a pattern has characters that no name has.
     return did_you_mean(text, names, most=5, cutoff=0.4)
 
 

@@ -1,4 +1,4 @@
-"""Which parameters are scale-invariant, and at which granularity: found by trying, not by the names of layers."""
+"""Which parameters are scale-invariant, and at which granularity, found by experiment and not by layer names."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -32,14 +32,14 @@ from gyroscope.model.selection import Decision, Invariance
 Batches = list[Gradients]
 
 # Standard deviation of what is added to gains, biases and scalars. Gains of 0 stop gradients, and biases of 0 hide that
-# they are scaled with their weight. 0.3 shows both beside activations of about 1.
+# they are scaled with their weight. 0.3 reveals both at activations of about 1.
 NOISE = 0.3
 # Root mean square of a matrix below which it counts as not yet initialised, like the zeros of an output layer.
 TINY = 1e-4
 # |cos∠(w, g)| in some split below which a weight may be scale-invariant: the eps of a normalisation shows that much.
 SUSPECT = 0.1
-# Factor by which suspects and their biases are enlarged for the proof. The function of an invariant weight stays the
-# same, and the eps of a normalisation has 256 times less effect. Any other weight shows what it is.
+# Factor by which candidates and their biases are enlarged for the proof. The loss ignores it for an invariant weight,
+# and the eps of a normalisation has 256 times less effect. For any other weight the loss changes.
 ENLARGED = 16.0
 # |cos∠(w, g)| of an enlarged weight below which it is scale-invariant. Rounding gives 1e-5, a random vector of a
 # thousand entries 3e-2.
@@ -56,7 +56,7 @@ GAIN = Invariance("none", evidence="a gain: one entry per neuron has no directio
 
 @final
 class Probe(dict[str, Invariance]):
-    """Parameter name to Invariance. It prints as a table and is an argument of `param_groups(…, probe=…)`."""
+    """A mapping from parameter names to Invariance. It prints as a table. Pass it to `param_groups(…, probe=…)`."""
 
     def __str__(self) -> str:
         table = Table(box=None, pad_edge=False, header_style="")
@@ -92,7 +92,7 @@ def probe(model: nn.Module, loss: Loss, *, batches: int = 4) -> Probe:
     trained = [known for known in model_parameters(model) if known.parameter.requires_grad]
     tensors = [known for known in trained if known.parameter.dim() >= 2 and not known.is_bias]
     by_name = {known.name: known for known in trained}
-    # Without gains: enlarged with the weights, those of many layers multiply, and the loss overflows.
+    # Without gains, because the enlarged gains of many layers would multiply and the loss would overflow.
     weights = []
     for known in (each for each in tensors if not _is_gain(each)):
         bias = known.name.partition(".parametrizations")[0].removesuffix(".weight") + ".bias"
@@ -111,7 +111,7 @@ def _is_gain(known: ModelParameter) -> bool:
 
 @torch.no_grad()
 def _leave_special_point_(trained: Sequence[ModelParameter]) -> None:
-    """Add noise to what may be 0 or 1 by design: gains, biases, scalars and matrices that are not yet initialised."""
+    """Add noise to values that may be 0 or 1 by design: gains, biases, scalars and uninitialised matrices."""
     state = random_state()
     torch.manual_seed(0)
     for each in trained:
@@ -180,7 +180,7 @@ class _Trial:
             if not weight.has_gradient(grads):
                 answers[weight.name] = UNREACHED
             elif weight in suspects and not weight.has_gradient(enlarged):
-                # Enlarged together, layers without a normalisation may have saturated or overflown.
+                # If all are enlarged together, layers without a normalisation may saturate or overflow.
                 answers[weight.name] = self._alone(weight)
             else:
                 answers[weight.name] = proven.get(weight.name) or self._not_invariant(weight, enlarged)
@@ -198,7 +198,7 @@ class _Trial:
                 return []
 
     def _confirmed(self, weights: Sequence[_Weight], candidates: Mapping[str, Invariance]) -> dict[str, Invariance]:
-        """Confirm by rescaling: all weights at once if the loss stays, else half by half, down to one alone."""
+        """Confirm by rescaling: all weights at once if the loss does not change, else halves, down to one weight."""
 
         def change_() -> None:
             for weight in weights:
@@ -227,7 +227,7 @@ class _Trial:
         reason = "the loss depends on its scale, however it is split"
         parts = _invariant_parts(weight, enlarged, COSINE)
         if parts:
-            reason = f"only its part {', '.join(parts)}: layers of their own would separate it from the others"
+            reason = f"only its part {', '.join(parts)}: separate layers would set it apart from the others"
         double_ = partial(torch._foreach_mul_, weight.with_bias, 2.0)
         if weight.bias and weight.cosine_with_bias(enlarged) < COSINE and self._ignores(double_, weight):
             reason = f"only together with {weight.bias.name}: a bias before the normalisation. Use bias=False"
@@ -243,8 +243,8 @@ class _Trial:
     def _effects(self, *changes: Callable[[], object]) -> list[float]:
         """Return the relative change of the loss on one batch by each of these changes of the model.
 
-        If the same random state does not give the same batch again, as with an iterator, a change must exceed the range
-        of the loss over several batches.
+        If the same random state does not reproduce the batch, as with an iterator, a change must exceed the range of
+        the loss over several batches.
         """
         state = random_state()
         before = float(self.loss(self.model))
@@ -266,7 +266,7 @@ class _Trial:
 
 @contextmanager
 def _enlarged(weights: Iterable[_Weight]) -> Iterator[None]:
-    # With their biases, because a normalisation rescales both: enlarged alone, a weight would look sensitive.
+    # With their biases, because a normalisation rescales both. Enlarged alone, a weight would look scale-sensitive.
     parameters = [p.detach() for weight in weights for p in weight.with_bias]
     for p in parameters:
         p.mul_(ENLARGED)
@@ -312,7 +312,7 @@ def _rescale_(w: nn.Parameter, invariance: Invariance, factor: float = 1.0) -> N
     """Multiply each vector by `factor` times a random number of its own from ½ to 2."""
     split = invariance.split
     draws = torch.rand(2, split.num_vectors(w.shape), generator=torch.Generator().manual_seed(0))
-    # Factors from 2^-1 to 2^-½ and from 2^½ to 2: none so near 1 that it would prove nothing.
+    # Factors from 2^-1 to 2^-½ and from 2^½ to 2, because factors near 1 would prove nothing.
     factors = factor * torch.exp2(torch.where(draws[0] < 0.5, -1, 1) * (0.5 + draws[1] / 2)).to(w)
     mean = split.broadcast(split.mean(w), w.shape).to(w.dtype) if invariance.centred else 0.0
     w.mul_(split.broadcast(factors, w.shape)).add_(mean)  # a mean that the loss ignores may move as well

@@ -12,11 +12,11 @@ from gyroscope.model.optimizer_list import Optimizers
 from gyroscope.model.parameters import NO_VECTORS
 from gyroscope.model.selection import AnyOptimizer, Decision, Invariance, decide, with_tokens
 
-# Matrices whose rows are queries, keys and values, a third each, one after the other: torch, timm, nanoGPT, GPT-2, MPT.
-# Not GPT-NeoX's query_key_value nor a diffusion model's convolution qkv, where the three alternate head by head.
+# Matrices whose rows are queries, keys and values, one third after the other, as in torch, timm, nanoGPT, GPT-2 and
+# MPT. Not GPT-NeoX's query_key_value or a diffusion model's convolution qkv, in which the three alternate head by head.
 FUSED_QKV = re.compile(r"(^|[._])(qkv|to_qkv|Wqkv|c_attn)\.(.*\.)?(weight|original\d?)$|(^|[._])in_proj_weight$")
 QKV: tuple[str, ...] = ("q", "k", "v")
-# Tokens of an embedding that are measured by default, evenly spread: all of 50,000 would cost more than the model.
+# Tokens of an embedding that are measured by default, evenly spaced, because all 50,000 would cost more than the model.
 MOST_TOKENS = 1024
 
 
@@ -50,9 +50,9 @@ def measured_layers(
     These are the weights that `decide` finds, also frozen ones, because they may be thawed. Embeddings that decay are
     among them, with one vector per token. `layers` measures all parameters whose name it matches instead.
 
-    Fused weights become layers `name[part]` with equally many vectors, because queries, keys and values settle at norms
-    of their own. `parts` maps regular expressions to names of parts. The default has the common attention layers, and
-    {} splits no weight.
+    Fused weights become layers `name[part]` with equally many vectors, because queries, keys and values settle at
+    different norms. `parts` maps regular expressions to names of parts. The default has the common attention layers,
+    and {} splits no weight.
 
     >>> import torch
     >>> model = nn.ModuleDict({"wte": nn.Embedding(9, 8), "qkv": nn.Linear(8, 24)})
@@ -72,7 +72,7 @@ def measured_layers(
 
 
 def _measured_split(decision: Decision, group: Mapping[str, Any], layers: re.Pattern[str] | None) -> Split:
-    """Return how a parameter is measured. On request one that does not rotate is split along dim 0, or not at all."""
+    """Return how a parameter is measured. A requested one that does not rotate is split along dim 0, or not at all."""
     if layers is not None and not layers.search(decision.name):
         return NO_VECTORS
     if decision.turns or layers is None:

@@ -17,7 +17,7 @@ CONTAINED = ("optimizers", "chained_optimizers")
 def unwrapped(optimizer: Any) -> Any:
     """Return the optimizer inside the wrappers of Lightning, Fabric and Accelerate, or the argument itself.
 
-    Our own Rotational, which steps itself, keeps its optimizer in `inner` and counts as no wrapper.
+    Our own Rotational takes its own step, keeps its optimizer in `inner`, and does not count as a wrapper.
     """
     for name in WRAPPED:
         inner = getattr(optimizer, name, None)
@@ -44,7 +44,7 @@ def optimizers_of(passed: Any) -> list[Optimizer]:
                 "torch.optim.Optimizer whose step() changes the weights, or a list of them"
             )
     if not members:
-        raise ValueError(f"optimizer={passed!r} holds no optimizer: pass at least one")
+        raise ValueError(f"optimizer={passed!r} contains no optimizer: pass at least one")
     return members
 
 
@@ -75,9 +75,9 @@ class OwnedGroup(NamedTuple):
 class Optimizers:
     """The optimizers of one run, and all their parameter groups under one numbering.
 
-    Groups count optimizer by optimizer. One that is added later gets the next number, so that no other changes.
-    `owners` has the optimizer of each number, `numbers` the numbers of each optimizer's groups in its own order. Both
-    are updated by `groups`. `rules` are the user's rules for classes of their own, as `rule_of` takes them.
+    Groups are numbered optimizer by optimizer. A group that is added later gets the next number, so that others do not
+    change. `owners` has the optimizer of each number, `numbers` the numbers of each optimizer's groups in its own
+    order. Both are updated by `groups`. `rules` are the user's rules for classes of their own, as `rule_of` takes them.
     """
 
     def __init__(self, passed: Any, rules: Rules | None = None) -> None:
@@ -107,7 +107,7 @@ class Optimizers:
     def groups(self) -> list[OwnedGroup]:
         """Return every group as it is now, in the order of the numbers."""
         if any(len(member.param_groups) < len(numbers) for member, numbers in self.numbers.items()):
-            # An optimizer got new groups: the old numbers mean nothing.
+            # An optimizer got new groups, so the old numbers are invalid.
             self.owners = []
             self.numbers = {member: [] for member in self.members}
         for member, numbers in self.numbers.items():
@@ -130,7 +130,7 @@ def owner_of(group: Mapping[str, Any], passed: Any) -> Any:
         if any(own["params"] is params for own in member.param_groups):
             return member
     raise ValueError(
-        f"the group is of none of the {len(members)} optimizers: pass a group of their param_groups, with its 'params'"
+        f"the group belongs to none of {len(members)} optimizers: pass a group of their param_groups, with its 'params'"
     )
 
 

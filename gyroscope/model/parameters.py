@@ -17,10 +17,10 @@ COLUMNS = Split("neuron", 1)
 # One vector per expert and neuron of [experts, outputs, inputs].
 EXPERTS = Split("neuron", (0, 1))
 
-# By name, so that other libraries' LlamaRMSNorm, LayerNorm2d or ViTEmbeddings count without being imported.
+# By name, so that classes of other libraries, such as LlamaRMSNorm, are recognised without being imported.
 NORM = re.compile(r"Norm(\dd)?$")
 EMBEDDING = re.compile(r"Embed(ding)?s?(Bag)?$")
-# Tables by the names that models give them: wte and wpe of GPT-2, tok_embeddings of Llama, mask_tokens of SAM.
+# Names of tables in models: wte and wpe of GPT-2, tok_embeddings of Llama, mask_tokens of SAM.
 EMBEDDING_NAME = re.compile(r"(?<!un)emb(s|d|ed|eds|edding|eddings|edder)?(_|$)|(^|_)(wte|wpe|tokens?$)|^shared$")
 # Linear maps that are named after what they read or write: embed_out, embeddings_project, patch_embedding.
 LINEAR_MAP_NAME = re.compile(r"(^|_)(proj\w*|linear|dense|fc|mapping|mlp|head|out|conv\w*|patch(es)?)(_|$)")
@@ -30,7 +30,7 @@ SHORT_BIAS = re.compile(r"(^|_)b\d*(_|$)")
 # Submodules that torch.compile, FSDP and activation checkpointing put between a layer and its parent.
 WRAPPERS = {"_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"}
 TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
-# They read their weight as an attribute at every call. An LSTM does not: its kernel keeps a list of weights.
+# They read their weight as an attribute at every call. An LSTM does not, because its kernel keeps a list of weights.
 LINEAR_MAPS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, *TRANSPOSED, nn.MultiheadAttention, nn.Bilinear)
 
 
@@ -44,7 +44,7 @@ class Place(NamedTuple):
 
 @dataclass(eq=False)
 class ModelParameter:
-    """One parameter of a model, with every place that holds it: a tied parameter has several."""
+    """One parameter of a model, with every place that uses it. A tied parameter has several."""
 
     parameter: nn.Parameter
     places: list[Place] = field(default_factory=list)
@@ -95,7 +95,7 @@ def clean_name(name: str) -> str:
     'blocks.0.fc.weight'
     """
     parts = [part for part in name.split(".") if part not in WRAPPERS]
-    # DDP and DataParallel wrap the whole model, so that "module" is theirs only at the front.
+    # DDP and DataParallel wrap the whole model, so only a leading "module" is theirs.
     return ".".join(parts[1:] if parts[0] == "module" and len(parts) > 1 else parts)
 
 
@@ -108,7 +108,7 @@ def model_parameters(model: nn.Module) -> list[ModelParameter]:
     ['weight of Linear, tied to 1.weight']
     """
     known: dict[nn.Parameter, ModelParameter] = {}
-    # With duplicates: a tied parameter, or a layer used twice, must be known under all its names.
+    # With duplicates, because a tied parameter or a layer used twice must be known by all its names.
     modules = dict(model.named_modules(remove_duplicate=False))
     raw = [name for name, _ in model.named_parameters(remove_duplicate=False)]
     # A model with its own submodule called "module" may have names that differ only in that prefix.
@@ -126,7 +126,7 @@ def model_parameters(model: nn.Module) -> list[ModelParameter]:
 
 def refuse_flat(parameters: Iterable[Tensor]) -> None:
     """Raise ValueError for parameters that FSDP1 has flattened, because their weight vectors are lost."""
-    # By the marks that FSDP1 leaves, with and without use_orig_params: its classes take long to import.
+    # By the attributes that FSDP1 sets, with and without use_orig_params, because its classes take long to import.
     if any(getattr(p, "_is_flat_param", False) or getattr(p, "_fsdp_flattened", False) for p in parameters):
         raise ValueError(
             "FullyShardedDataParallel (FSDP1) has made these parameters flat, so that their weight vectors are lost: "
@@ -199,14 +199,16 @@ def is_bias(tensor: str, shape: Sequence[int], beside: Iterable[Sequence[int]]) 
         return True
     if not SHORT_BIAS.search(tensor) or len(shape) < 2:
         return False
-    # The name alone is not enough: `b_proj` may be a matrix. Nor is the shape: a router is [experts, inputs].
+    # The name alone is not enough, because `b_proj` may be a matrix. Nor is the shape, because a router is [experts,
+    # inputs].
     experts, *_, outputs = shape
     return any(len(weight) == len(shape) + 1 and weight[0] == experts and outputs in weight[1:] for weight in beside)
 
 
 def experts_split(outputs_last: bool) -> Split:
     """Return the split of [experts, outputs, inputs], or of [experts, inputs, outputs]."""
-    # No view of the memory has the columns of each expert as rows. An expert as a whole is scale-invariant if they are.
+    # No view of the memory has the columns of each expert as rows. If the columns are scale-invariant, so is the whole
+    # expert.
     return ROWS if outputs_last else EXPERTS
 
 

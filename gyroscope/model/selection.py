@@ -1,4 +1,4 @@
-"""Which vectors rotate: the one decision behind parameter groups, plans, tracker, initialisation and schedulers."""
+"""Which vectors rotate: one decision for parameter groups, plans, tracker, initialisation and schedulers."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -87,15 +87,13 @@ def decide(
 ) -> list[Decision]:
     """Return the decision for every parameter of the model that an optimizer trains, in the model's order.
 
-    The first of these rules that applies:
+    The first rule that applies counts:
 
-    1. An optimizer of ours that rotates (`turns_by_group`) splits as the group's `granularity`, `axis` and `group_size`
-       say. By default it rotates every tensor of two or more dimensions along dim 0, also embeddings.
-    2. Muon rotates each matrix as a whole (`matrix_split`).
-    3. A split in the group that is not the default. `param_groups` writes it.
-    4. The vectors that `probe`, the result of `gyro.probe`, has found.
-    5. The default split, if it was written into the group and is not the optimizer's own default.
-    6. The type of the layer (`layer_split`).
+    1. An optimizer of ours that rotates (`turns_by_group`) splits by the group's `granularity`, `axis` and
+    `group_size`. By default it rotates every tensor of two or more dimensions along dim 0, also embeddings. 2. Muon
+    rotates each matrix as a whole (`matrix_split`). 3. A split in the group that is not the default. `param_groups`
+    writes it. 4. The vectors that `probe`, the result of `gyro.probe`, has found. 5. The default split, if it was
+    written into the group and is not the optimizer's own default. 6. The type of the layer (`layer_split`).
 
     Without an optimizer the probe and the type decide. Without a model the groups do, and tensors of two or more
     dimensions rotate along dim 0. Vectors of one entry never rotate, nor do complex weights in an optimizer.
@@ -125,7 +123,7 @@ def with_tokens(decision: Decision, group: Mapping[str, Any]) -> Decision:
     """Return the decision with one vector per token if it is for an embedding that the group decays.
 
     No optimizer rotates an embedding by default, because the batch decides which of its rows have a gradient. With
-    weight decay its rows settle all the same, and plan, tracker and autopsy include it.
+    weight decay its rows still settle, and plan, tracker and autopsy include it.
     """
     decays = float(group.get("weight_decay") or 0.0) > 0
     if decision.turns or not decision.is_embedding or not decays:
@@ -201,7 +199,7 @@ def _by_group(default: Decision, owned: OwnedGroup, *, measured: bool) -> Decisi
     if turns_by_group(optimizer):
         return turning(replace(default, split=split, reason=f"rotated by {name}"), group)
     decision = default
-    # The default in a group may come from the type of the layer (param_groups): a measurement precedes it.
+    # The default in a group may come from the type of the layer (param_groups), so a measurement takes precedence.
     if _is_written(group, optimizer) and (split != Split() or not measured):
         decision = replace(default, split=split, reason="its parameter group")
     return turning(decision, group, whole_by=name if _turns_whole_matrices(owned) else "")
@@ -218,5 +216,5 @@ def turning(decision: Decision, group: Mapping[str, Any], whole_by: str = "") ->
 
 
 def _is_written(group: Mapping[str, Any], optimizer: Optimizer) -> bool:
-    # Those of our optimizers that do not rotate put the default into every group.
+    # Our optimizers that do not rotate write the default into every group.
     return "granularity" in group and (Split.of(group) != Split() or "granularity" not in optimizer.defaults)

@@ -10,9 +10,9 @@ from gyroscope.nn.weights import Gain, Model, Standardise
 
 
 def fold(model: Model) -> Model:
-    """Fold gains and standardisation into the weights, in place: plain layers with the same weights bit for bit.
+    """Fold gains and standardisation into the weights, in place. Plain layers have the same weights bit for bit.
 
-    The weights are new parameters, untied where they were tied. So fold after training, because an optimizer made
+    The weights are new parameters, and tied weights become separate. Fold after training, because an optimizer made
     before does not have them. A model without gains and standardisation is returned as it is.
 
     >>> from gyroscope.nn import add_gain

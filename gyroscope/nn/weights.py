@@ -1,7 +1,7 @@
 """Learnable gains and weight standardisation, as parametrizations of the weights of linear maps.
 
-A gain makes the weight's size its own parameter, so that the weight itself need only rotate. Standardisation centres
-each neuron's weight vector and brings it to unit size at every use.
+A gain makes the weight's size a separate parameter, so that the weight itself only has to rotate. Standardisation
+centres each neuron's weight vector and brings it to unit size at every use.
 """
 
 from dataclasses import replace
@@ -73,9 +73,9 @@ def add_gain(
 ) -> Model:
     """Give every weight of the model's (or the one layer's) linear maps a learnable gain, in place.
 
-    For optimizers that keep norms fixed: the gain learns the size that the weight no longer can. The model computes the
-    same function. In `param_groups` gains neither rotate nor decay, and `gain_lr` is their learning rate. Add gains
-    before the optimizer is made.
+    This is for optimizers that keep norms fixed. The gain learns the size, because the weight no longer can. The model
+    computes the same function. In `param_groups` gains neither rotate nor decay, and `gain_lr` is their learning rate.
+    Add gains before the optimizer is made.
 
     With granularity "neuron", `per` chooses gains of a weight's outputs ("row"), of its inputs ("column"), or both.
 
@@ -114,7 +114,7 @@ def standardise(model: Model, size: Size = "variance", *, eps: float = 1e-6) -> 
     tensor([1., 1.])
     """
     if size not in get_args(Size):
-        raise ValueError(f"size={size!r} must be 'variance' or 'norm': the one that becomes 1")
+        raise ValueError(f"size={size!r} must be 'variance' or 'norm', which becomes 1")
     problem = "has a gain or is standardised already: standardise once, and before add_gain"
     for place, split in _linear_weights(model, (Gain, Standardise), problem):
         parametrize.register_parametrization(place.module, place.tensor, Standardise(split, size, eps))
@@ -143,7 +143,7 @@ def _splits(split: Split, granularity: str, per: str) -> list[Split]:
 
 
 def _load_plain_weight(tensor: str, module: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
-    """Let a plain weight of a state_dict be the weight behind the gains, and set the gains to 1."""
+    """Load a plain weight of a state_dict as the weight behind the gains, and set the gains to 1."""
     links = list(parametrizations(module, tensor) or ())
     # After `fold` there are none. Behind standardisation the same weight would compute another function.
     if prefix + tensor in state and links and all(isinstance(link, Gain) for link in links):

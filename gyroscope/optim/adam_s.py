@@ -17,7 +17,7 @@ from gyroscope.optim.sphere_formulas import AdamNumbers, adam_s, adam_srt, spher
 
 
 def check_adam(group: Group) -> None:
-    """Raise for options that Adam cannot use."""
+    """Raise ValueError for invalid options of Adam."""
     check_betas(group["betas"])
     check_non_negative("eps", group["eps"])
 
@@ -99,8 +99,8 @@ class AdamSRT(VectorAdam):
 
         m ← (⟨ω',ω⟩m - ⟨ω',m⟩ω)/⟨ω',ω'⟩,   v ← v·‖ω‖²/‖ω'‖²     (SP Algorithm 1, whose line 10 has a stray factor m)
 
-    m stays tangent, so L2 does not accumulate: the weight decays (1-β1) times as fast as with Adam-S. `theory.AdamSRT`
-    gives its equilibrium rotation.
+    m stays tangent, so L2 does not accumulate, and the weight decays (1-β1) times as fast as with Adam-S.
+    `theory.AdamSRT` gives its equilibrium rotation.
 
     lr, betas, eps, weight_decay, granularity, compile  as AdamS's
 

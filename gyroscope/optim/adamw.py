@@ -1,4 +1,4 @@
-"""RotationalAdamW: AdamW's direction at AdamW's equilibrium rotation."""
+"""RotationalAdamW: the direction of AdamW with its equilibrium rotation."""
 
 from typing import final
 
@@ -26,10 +26,10 @@ class RotationalAdamW(EngineOptimizer):
     name into any groups, or in the order of the model (`load_state_dict`). `regrouped` converts it back. Every option
     may be set per group.
 
-    AdamW's lr and weight_decay carry over if weights are scale-invariant and AdamW itself reaches equilibrium: in runs
-    with Σ lr·weight_decay of 1 or more, or from equilibrium norms (`to_equilibrium_`). In shorter runs AdamW rotates at
-    another speed, which `follow` reproduces. If norms matter, add gains (`gyroscope.nn.add_gain`) or start at
-    equilibrium, because the initial norms are kept.
+    AdamW's lr and weight_decay carry over if weights are scale-invariant and AdamW itself reaches equilibrium. It does
+    in runs with Σ lr·weight_decay of 1 or more, or from equilibrium norms (`to_equilibrium_`). In shorter runs AdamW
+    rotates at another speed, which `follow` reproduces. If norms matter, add gains (`gyroscope.nn.add_gain`) or start
+    at equilibrium, because initial norms are kept.
 
     params               a model, which `gyro.param_groups` sorts. Or `model.named_parameters()`, sorted by name and
                          shape. Or groups. Of `model.parameters()` every tensor of two or more dimensions rotates along

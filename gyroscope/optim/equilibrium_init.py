@@ -82,7 +82,7 @@ def to_equilibrium_(
       gives them only by overrides={"wte": {"weight_decay": 0.1}}. One vector per token.
     - Vectors of zeros stay because they have no direction. Biases, gains and norm layers stay too.
 
-    A warning says if nothing was changed, or which embeddings were not.
+    A warning is issued if nothing was changed, or if embeddings were not changed.
 
     The peak learning rate is the highest of the group's `lr`, the `initial_lr` that torch's schedulers write, and the
     `max_lr` of OneCycleLR, whether the scheduler is made before or after. CyclicLR does not store its peak: call this
@@ -95,9 +95,9 @@ def to_equilibrium_(
         embeddings: whether embeddings that decay get their norm as well.
         loss: loss(model) -> scalar, on a fresh batch at each call. It measures the gradient if the norm depends on it,
             as with SGD and Adam with L2, and is reported before and after.
-        unit_grad_norm: what `loss` would measure, ‖g‖·‖w‖ of one vector: a number, or one per parameter name.
-        batches: how many batches `loss` is called for.
-        rules: theory rules for your own optimizer classes, each a function of the group (docs/own-optimizer.md).
+        unit_grad_norm: the value that `loss` would measure, ‖g‖·‖w‖ of one vector: a number, or one per parameter name.
+        batches: how many batches `loss` is called for. rules: theory rules for your own optimizer classes, each a
+        function of the group (docs/own-optimizer.md).
 
     >>> layer = nn.Linear(512, 4, bias=False)
     >>> _ = torch.nn.init.orthogonal_(layer.weight)
@@ -128,7 +128,7 @@ def to_equilibrium_(
 
 
 def _warn_of_unchanged(model: nn.Module, optimizers: Optimizers, weights: Sequence[Decision], embeddings: bool) -> None:
-    """Warn if no weight is changed, or if an embedding is asked for and not changed."""
+    """Warn if no weight was changed, or if a requested embedding was not changed."""
     changed = {weight.parameter for weight in weights}
     left_out = [each.name for each in decide(model, optimizers) if each.is_embedding and each.parameter not in changed]
     if embeddings and left_out:
@@ -186,7 +186,7 @@ def _bring_(weight: Decision, rule: UpdateRule, unit_grad_norm: float | Tensor |
     grads = torch.ones_like(norms)
     if unit_grad_norm is not None:
         grads = torch.as_tensor(unit_grad_norm, device=norms.device).expand_as(norms)
-    alive = (norms > 0) & (grads > 0)  # neither a zero vector nor one without gradient has a norm to go to
+    alive = (norms > 0) & (grads > 0)  # a zero vector and a vector without a gradient have no equilibrium norm
     before = _rms(norms)
     if not alive.any():
         return StartingNorm(weight.name, before, before)
@@ -196,7 +196,7 @@ def _bring_(weight: Decision, rule: UpdateRule, unit_grad_norm: float | Tensor |
         shape=tuple(parameter.shape),
     )
     if equilibrium.norm is None or not np.isfinite(equilibrium.norm).all():
-        raise ValueError(f"{rule.name} with these settings has no norm at which {weight.name!r} would settle")
+        raise ValueError(f"{rule.name} with these settings has no equilibrium norm for {weight.name!r}")
     factors = torch.ones_like(norms)
     target = torch.as_tensor(np.asarray(equilibrium.norm), dtype=norms.dtype, device=norms.device)
     factors[alive] = target / norms[alive]

@@ -29,20 +29,20 @@ AT_REST = 1e-12
 
 
 def follow(optimizer: Optimizer, model: nn.Module, *, loss: Loss | None = None) -> "BaseFollower":
-    """Let a rotational optimizer rotate each layer by the angle that is forecast for its base rule at each step.
+    """Make a rotational optimizer rotate each layer by the angle that is forecast for its base rule at each step.
 
     A rotational variant rotates by the equilibrium angle from the first step on. Its base rotates faster while norms
     are below equilibrium, and slower while they are above, at the start and at the end of a schedule. One call before
     the first step reproduces that, so that settings tuned for the base carry over (RE section 3, "Scheduling effects",
     derived in docs/theory.md, "Rotational variants").
 
-    Before each step the forecast takes its own step, at the present learning rate, weight decay and betas, with any
-    scheduler. Norms stay, and each layer has its own angle. To resume, save `state_dict` with the optimizer's.
+    Before each step the forecast advances by one step, at the current learning rate, weight decay and betas, with any
+    scheduler. Norms are kept, and each layer has its own angle. To resume, save `state_dict` with the optimizer's.
 
     Args:
         optimizer: RotationalAdamW, RotationalSGD, RotationalLion or Rotational, before its first step.
-        model: the model, whose present weights are the start of the base.
-        loss: loss(model) -> scalar, on a fresh batch at each call. Needed if the base's norms depend on the gradient,
+        model: the model. The base starts from its current weights. loss: loss(model) -> scalar, on a fresh batch at
+        each call. Needed if the base's norms depend on the gradient,
             as with SGD.
 
     >>> import torch
@@ -101,7 +101,7 @@ class Course:
         return self.factors
 
     def state(self) -> dict[str, Any]:
-        """Return all that changes, for a file."""
+        """Return the state that changes, for a file."""
         motions = {"base": self.base.state(), "at_rest": self.at_rest.state()}
         return {**motions, "update_sq": self.update_sq.tolist(), "factors": self.factors.tolist()}
 
@@ -122,7 +122,7 @@ class BaseFollower:
         self._courses = courses
         spec = spec_of(getattr(optimizer, "inner", optimizer))
         self._formula = "" if spec is None else spec.formula
-        # Plan and tracker see by them that the optimizer follows, also before its first step.
+        # They show plan and tracker that the optimizer follows its base, even before the first step.
         optimizer.angle_factors = {weight.parameter: 1.0 for course in courses for weight in course.weights}
         self._hook = optimizer.register_step_pre_hook(self._before_step)
         self._save_hook = optimizer.register_state_dict_post_hook(_save_factors)
@@ -177,9 +177,9 @@ def _course(optimizer: EngineOptimizer, number: int, members: list[Decision], gr
     group = optimizer.param_groups[number]
     rule = rule_of(group, optimizer)
     if rule.keeps_norm or rule.whole_matrix:
-        raise ValueError(f"{rule.name} has no course of norms per vector that could be followed: use it without follow")
+        raise ValueError(f"{rule.name} has no forecast of norms per vector to follow: use it without follow")
     if isinstance(group["lr"], Tensor) and group["lr"].device.type != "cpu":
-        raise ValueError("lr is a tensor on another device, for which each step would wait: give lr as a number")
+        raise ValueError("lr is a tensor on another device, and each step would wait for it: give lr as a number")
     measured = [float(grads[weight.name].square().mean().sqrt()) if grads else 0.0 for weight in members]
     if "unit_grad_norm" in rule.needs and min(measured) <= 0:
         weight = members[measured.index(min(measured))]

@@ -142,7 +142,7 @@ class Change(NamedTuple):
     rows: tuple[Tensor, ...] = ()
 
     def split(self, sizes: list[int]) -> list[tuple[Number, ...]]:
-        """Return the coefficients of consecutive batches of vectors, of these sizes."""
+        """Return the coefficients of consecutive batches of vectors with these sizes."""
         columns = [torch.split(c, sizes) if is_per_vector(c) else [c] * len(sizes) for c in self.coefficients]
         return list(zip(*columns, strict=True))
 
@@ -222,9 +222,9 @@ def rotate(
 
     With centre="weights" neither ω nor Δ is centred first, and ω ← n·(ω-ω̄)/‖ω-ω̄‖ comes last, as RE prints it.
     `rows` are the radius n (-1 before the first step), the average ν, and factors of η_r if there are any. If a norm
-    differs from its radius by more than `slack`, something else has set it, and the radius is read again. While η_r = 0
-    the weights stay. Vectors without a direction (norm 0, or all entries equal) take the plain step. The coefficients
-    are A, B and D of `move_`.
+    differs from its radius by more than `slack`, something else has changed it, and the radius is read again. While η_r
+    = 0 the weights do not change. Vectors without a direction (norm 0, or all entries equal) take the plain step. The
+    coefficients are A, B and D of `move_`.
     """
     by = RotationNumbers(*numbers[: len(RotationNumbers._fields)])
     ww, wu, uu, sum_w, sum_u = sums
@@ -240,14 +240,14 @@ def rotate(
     wu_c = wu - sum_w * mean_u
     uu_c = uu - sum_u * mean_u
     norm = ww.sqrt()
-    # A radius of 0 stays: such a vector takes plain steps for good.
+    # A radius of 0 is kept, and such a vector always takes plain steps.
     n = torch.where(((norm - radius).abs() > slack * radius) & (radius != 0), norm, radius)
-    # Rounding leaves a few eps of the square of a vector of equal entries, which is no direction.
+    # If all entries are equal, rounding leaves a few eps of the square, which is not a direction.
     spread = ww - sum_w * sum_w / fan_in if centre == "weights" else ww_c
     alive = (n > 0) & (spread > 16 * torch.finfo(ww.dtype).eps * ww)
     along = torch.where(alive, wu_c / ww_c, none)
     across2 = uu_c - wu_c * along
-    # The same for an update along ω or along 1, such as Adam's first if all gradients of a row have one sign.
+    # The same holds for an update along ω or along 1, such as Adam's first if all gradients of a row have one sign.
     seen = across2 > 256 * torch.finfo(ww.dtype).eps * uu
     across2 = torch.where(seen, across2, none)
     # A tensor from an AdamW checkpoint, first seen at a later step, starts its average at this update.
@@ -282,7 +282,7 @@ def rotate(
 def move_(entries: Sequence[Tensor], u: Tensor, coefficients: Sequence[Tensor], noise: Tensor | None = None) -> None:
     """Compute ω ← A·ω + B·Δ + D for the first of the entries, D = 0 if absent. Δ may be overwritten.
 
-    With `noise` in [-½, ½) low-precision weights are rounded stochastically.
+    `noise` in [-½, ½) rounds low-precision weights stochastically.
     """
     w = entries[0]
     A, B, *shift = (column(coefficient, u) for coefficient in coefficients)

@@ -67,7 +67,7 @@ class KAdam(EngineOptimizer):
     ) -> None:
         super().__init__(params, locals())
         if _is_list_of_pairs(betas):
-            # OneCycleLR and CyclicLR look here for a beta1 to cycle, and report if there is none.
+            # OneCycleLR and CyclicLR search here for a beta1 to cycle, and raise if there is none.
             del self.defaults["betas"]
 
     def add_param_group(self, param_group: Group) -> None:
@@ -145,7 +145,7 @@ def _is_list_of_pairs(betas: object) -> bool:
     return isinstance(betas, Sequence) and len(betas) > 0 and isinstance(betas[0], Sequence)
 
 
-# Called at each step and shape. Options that were checked once are not checked again.
+# Called at each step and for each shape. Options that were checked once are not checked again.
 @cache
 def _derived(strategy: str, k: int, betas: Betas) -> list[Betas]:
     return kadam_betas(strategy, k, betas)

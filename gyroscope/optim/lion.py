@@ -1,4 +1,4 @@
-"""Lion, and RotationalLion: Lion's direction at Lion's equilibrium rotation."""
+"""Lion, and RotationalLion: the direction of Lion with its equilibrium rotation."""
 
 from collections.abc import Sequence
 from typing import final
@@ -24,7 +24,7 @@ class Lion(EngineOptimizer):
 
         w ← (1 - lr·weight_decay)·w - lr·sign(β1·m + (1-β1)·g),   m ← β2·m + (1-β2)·g
 
-    A gradient that is not finite makes weights NaN, as with torch's optimizers. A sign alone would hide it and freeze
+    A gradient that is not finite makes weights NaN, as with torch's optimizers. The sign alone would hide it and freeze
     these entries. The momentum is float32 or better.
 
     >>> import torch
@@ -61,7 +61,7 @@ class RotationalLion(EngineOptimizer):
         η_r = sqrt(2·lr·weight_decay/τ) radians per step, τ of the signs by the arcsine law     (RE Algorithm 1)
 
     τ is ours (docs/theory.md, "Lion and the arcsine law"). Weights that do not rotate take Lion's step. Every option
-    may be set per group. RotationalAdamW says when settings of Lion carry over.
+    may be set per group. `RotationalAdamW` describes when settings of Lion carry over.
 
     lr, betas                 as Lion's. The angle is proportional to sqrt(lr)
     weight_decay              sets the angle, and decays weights that do not rotate (1.0: Lion's lr is below AdamW's)

@@ -1,7 +1,7 @@
 """The part of an update that comes from the loss, for torch's rules with L2 in the gradient (RE section 3).
 
 These rules divide an average of G = g + λω by its size. Given the size, the update is linear in the average, so it is a
-sum of a part of g and a part of λω. The special variant rotates by the first alone:
+sum of a part of g and a part of λω. The special variant rotates only by the first:
 
     m averages g alone,  v averages (g + λω)²,  Δ_g = -m̂/(√v̂ + ε)
 
@@ -31,8 +31,8 @@ OPTIONS = ("eps", "momentum_decay", "lr_decay", "rho")
 class CoupledStep(NamedTuple):
     """Vectors after the inner optimizer's step with the gradient `loss_grad` + λ·`w`.
 
-    `kept` is the λ of vectors that keep it, those of norm 0, and `removed` that of those which rotate. `by` has the
-    other numbers of the step. A number is a tensor if only a device knows it.
+    `kept` is the λ of vectors of norm 0, which keep it, and `removed` the λ of vectors that rotate. `by` has the other
+    numbers of the step. A number is a tensor if it is only on a device.
     """
 
     state: Mapping[str, Tensor]
@@ -50,7 +50,7 @@ class CoupledStep(NamedTuple):
 
     @property
     def l2(self) -> Tensor:
-        """λω as far as it is no part of Δ_g."""
+        """The part of λω that is not in Δ_g."""
         l2: Tensor = self.w * self.removed
         return l2
 
@@ -89,7 +89,7 @@ def loss_gradient_part(inner: Optimizer, group: Group) -> Part | None:
 
 
 def coupled_numbers(p: Tensor, state: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what the direction needs of a parameter's inner state: the names of its moments, and its numbers."""
+    """Return the inputs of the direction from a parameter's inner state: the names of its moments, and its numbers."""
     numbers = {"t": state["step"]}
     if "mu_product" in state:
         numbers["product"] = state["mu_product"]

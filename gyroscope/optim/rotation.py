@@ -13,7 +13,7 @@ from gyroscope.optim.formulas import Change, Number, RotationNumbers, move_, rot
 from gyroscope.optim.rotation_options import Centring, imbalance_row
 from gyroscope.optim.update_average import noise_average
 
-# Centring leaves d-2 of d-1 directions to a vector of d entries: none for d = 2, and half of them for d = 3.
+# Centring leaves d-2 of d-1 directions to a vector of d entries, so none for d = 2 and half of them for d = 3.
 MIN_CENTRED = 4
 
 
@@ -73,8 +73,8 @@ def hyperball(inner: InnerRule, group: Group, vectors: Vectors) -> VectorStep:
 
 def norm_slack(dtype: torch.dtype) -> float:
     """Return how far rounding may take a norm from its radius, as a fraction. Larger changes came from outside."""
-    # A float32 norm drifts far less than 1e-3 in a step, and nobody rescales weights by less. Entries of bfloat16 are
-    # rounded by up to eps/2 (4e-3), and a norm by no more.
+    # A float32 norm drifts by far less than 1e-3 in a step, and nobody rescales weights by so little. Entries of
+    # bfloat16 are rounded by up to eps/2 (4e-3), and a norm by no more.
     return max(1e-3, 2 * torch.finfo(dtype).eps)
 
 
@@ -86,8 +86,8 @@ def keep_norm(
         W ← R·n(W + lr·R·n(Δ)),  n(x) = x/‖x‖     (Hyperball, docs/theory.md)
 
     `rows` are the radius R, not positive before it is known, and factors of lr if there are any. R is the first norm
-    above 0. If a norm differs from it by more than `slack`, something else has set the weights, and R is read again.
-    Until there is a radius, W takes the plain step. Without an update, or at lr = 0, it stays.
+    above 0. If a norm differs from it by more than `slack`, something else has changed the weights, and R is read
+    again. Until there is a radius, W takes the plain step. Without an update, or at lr = 0, W does not change.
     """
     ww, wu, uu = sums
     lr, decay = numbers[:2]
@@ -100,7 +100,7 @@ def keep_norm(
     R = torch.where((norm - radius).abs() > slack * radius, norm, radius)
     rate = length * R * uu.rsqrt()
     size = R * (ww + 2 * rate * wu + rate * rate * uu).rsqrt()
-    # Not uu > 0, so that an update that is not a number shows in the weights.
+    # Not uu > 0, so that a NaN in the update reaches the weights.
     moves = (length > 0) & (uu != 0)
     has_radius = R > 0
     A = torch.where(moves, size, none + 1)

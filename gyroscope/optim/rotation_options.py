@@ -26,7 +26,7 @@ ROTATION_ROWS = ("radius", "update_sq", "imbalance")
 
 
 def check_rotational(group: Group) -> None:
-    """Raise for options of a rotational optimizer that make no sense together."""
+    """Raise ValueError for options of a rotational optimizer that contradict each other."""
     check_rotation_options(group)
     if group["weight_decay"] == 0 and rotating(group):
         raise ValueError(
@@ -42,7 +42,7 @@ def rotating(group: Group) -> list[Tensor]:
 
 
 def check_rotation_options(group: Group) -> None:
-    """Raise for an option of the rotation itself that makes no sense."""
+    """Raise ValueError for an invalid option of the rotation."""
     check_fraction("beta", group["beta"])
     check_compile(group["compile"])
     average = group["update_average"]
@@ -83,7 +83,7 @@ def imbalance_factors(
     order = torch.randperm(vectors, generator=torch.Generator().manual_seed(seed))
     factors = torch.ones(vectors)
     first = 0
-    # Cumulative shares: if each were rounded alone, three thirds of 4 vectors would be 3.
+    # Cumulative shares, because three thirds of 4 vectors, rounded separately, would be 3.
     for last, value in zip(np.cumsum(share), np.atleast_1d(factor), strict=True):
         end = round(float(last) * vectors)
         factors[(order >= first) & (order < end)] = float(value)
@@ -94,7 +94,7 @@ def imbalance_factors(
 def imbalance_row(imbalance: Imbalance) -> Callable[[int, int], Tensor]:
     """Return the factors of the angles as a function of a tensor's number of vectors and place."""
     share, factor, seed = imbalance
-    # The place in the seed lets equal shapes draw different vectors.
+    # The place is part of the seed, so that equal shapes draw different vectors.
     return lambda num_vectors, place: imbalance_factors(num_vectors, share, factor, seed + place)
 
 
@@ -104,7 +104,7 @@ def is_published_hyperball(group: Group) -> bool:
 
 
 def matrix_options(group: Group) -> Group:
-    """Return the split into whole matrices of a group whose split was not chosen by hand.
+    """Return the split into whole matrices, for a group whose split the user did not choose.
 
     `param_groups` writes one vector per neuron, with names. Axes (0, 1) are those of experts: one matrix per expert.
     """
@@ -120,7 +120,7 @@ def matrix_options(group: Group) -> Group:
 def outer_members(group: Group) -> list[int]:
     """Return the positions of the output layer and of embeddings, which Hyperball leaves to the inner step.
 
-    `param_groups` has sorted the embeddings already, and a group without names has none that could be told apart.
+    `param_groups` has already sorted the embeddings. In a group without names they cannot be recognised.
     docs/theory.md, "Hyperball", has the reasons.
     """
     names = [clean_name(name) for name in group.get("param_names", ())]

@@ -1,4 +1,4 @@
-"""Rotational: the rotational variant of any torch optimizer, as a wrapper of an instance."""
+"""Rotational: a wrapper that makes a rotational variant of any torch optimizer."""
 
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import asdict, replace
@@ -53,7 +53,7 @@ COUPLED = "coupled_numbers"
 
 @final
 class Rotational(EngineOptimizer):
-    """Any torch optimizer with its weight vectors held at their norms and rotated by a given angle (RE Algorithm 1).
+    """Any torch optimizer with fixed norms of weight vectors, which rotate by a given angle (RE Algorithm 1).
 
     The inner optimizer takes its step in spare memory of the weights' size, without decay, and at learning rate 1 if it
     is linear in it. This gives the update Δ. If weight decay is L2 in the gradient, as in torch's Adam, only the loss
@@ -63,7 +63,7 @@ class Rotational(EngineOptimizer):
 
     inner                a torch optimizer that takes one update per step, unlike LBFGS
     angular_update       radians per step. None: the inner rule's equilibrium (`rule_of`), at its present lr and decay.
-                         Or a number, a function of the step (from 0), or another rule, taken at the group's lr
+                         Or a number, a function of the step (from 0), or another rule, used at the group's lr
     mode                 "equilibrium", or "hyperball" as published: W ← R·n(W - lr·R·n(u)) with n(x) = x/‖x‖, u = -Δ
                          and R the initial norm, without tangent projection, centring or averaging. lr is the relative
                          length of a step, and weight_decay may be 0. Around Muon this is MuonH, around AdamW AdamH.
@@ -78,8 +78,8 @@ class Rotational(EngineOptimizer):
                          the "rule" of every group that has none (docs/own-optimizer.md)
 
     Every option may be set per group. A group's `angle_schedule`, a function of the step, multiplies its angle.
-    A state_dict contains no functions and rules, and loading keeps the present ones. RotationalAdamW says when settings
-    of the inner optimizer carry over.
+    A state_dict contains no functions and rules, and loading keeps the current ones. `RotationalAdamW` describes when
+    settings of the inner optimizer carry over.
 
     >>> layer = torch.nn.Linear(8, 4)
     >>> optimizer = Rotational(torch.optim.AdamW(layer.parameters(), lr=1e-3, weight_decay=0.1))
@@ -276,13 +276,13 @@ class Rotational(EngineOptimizer):
         angle = rule.at(known if given is not None else rule.lr, weights, leading=True).angular_update
         if angle is None:
             raise ValueError(
-                f"{rule} does not say how far a vector rotates without the gradient's size: "
+                f"the rotation of {rule} depends on the gradient's size: "
                 "pass angular_update=…, a number or a rule such as gyroscope.theory.AdamW(lr, weight_decay)"
             )
         return angle * (lr / known) ** rule.angle_exponent if on_device else angle
 
     def _inner_rule(self, group: Group) -> UpdateRule:
-        """Return the inner optimizer's rule, made anew only if an option of the group has changed."""
+        """Return the inner optimizer's rule, which is made again only if an option of the group has changed."""
         options = {option: value for option, value in group.items() if option not in ("params", "param_names")}
         slot = id(group["params"])
         last, rule = self._inner_rules.get(slot, ({}, None))
@@ -309,7 +309,7 @@ class Rotational(EngineOptimizer):
         for saved, present in zip(state_dict["param_groups"], self.param_groups, strict=True):
             options = {option: present[option] for option in self._options}
             if saved.get("mode") == "hyperball":
-                options["tangent"] = True  # as hyperball always was before there was a choice
+                options["tangent"] = True  # the only form of hyperball before this option existed
             groups.append({**options, **saved})
         # Loading makes new lists and dicts, which both optimizers must share.
         self.inner.load_state_dict({**state_dict, "param_groups": groups})

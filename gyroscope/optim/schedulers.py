@@ -75,11 +75,11 @@ class AfterScheduler(ABC):
 class EquilibriumRescale(AfterScheduler):
     """An LR scheduler that moves rotating weights to the new lr's equilibrium norm after each step (SMD §5.2).
 
-    Equilibrium norms are proportional to (lr/weight_decay)^x, x = 1/4 for SGD, 1/2 for AdamW, so a new lr multiplies
-    weights by s = (new/old)^x. Gradients of a scale-invariant weight then grow by 1/s, and so must their moments.
-    Without it, a lower lr means thousands of steps of too slow rotation. Weights keep their distance from equilibrium.
-    A warmup rescales nothing: until lr has reached its peak (`peak_lr`), weights count as settled at the peak, as
-    `to_equilibrium_` leaves them.
+    Equilibrium norms are proportional to (lr/weight_decay)^x, with x = 1/4 for SGD and 1/2 for AdamW. So a new lr
+    multiplies weights by s = (new/old)^x. Gradients of a scale-invariant weight then grow by 1/s, and so must their
+    moments. Without rescaling, a lower lr means thousands of steps of too slow rotation. Weights keep their distance
+    from equilibrium. A warmup rescales nothing. Until lr has reached its peak (`peak_lr`), weights count as settled at
+    the peak, as after `to_equilibrium_`.
 
     Pass the model, unless the groups are made by `gyro.param_groups`. It selects the weights as the tracker and
     `gyro.plan` do. Without it every tensor of two or more dimensions in other groups is rescaled, embeddings too. The
@@ -134,11 +134,11 @@ class EquilibriumRescale(AfterScheduler):
                 return
         now = _lr_over_decay(group)
         weights = self._rotating(number, group)
-        if now is None:  # without an equilibrium the weights stay
+        if now is None:  # without an equilibrium the weights are not changed
             return
         if before is not None and weights:
             factor = (now / before) ** rule_of(group, owner).norm_exponent
-            # A change that the weights' dtype would round away is postponed until it adds up.
+            # A change below the rounding of the weights' dtype is postponed until it adds up.
             if abs(log(factor)) < max(8 * torch.finfo(w.dtype).eps for w in weights):
                 return
             for w in weights:
@@ -212,7 +212,7 @@ SchedulerOrList = Scheduler | Sequence[Scheduler]
 
 
 def instead_of_decay(lr: float, weight_decay: float) -> Callable[[int], float]:
-    """Return the exponential schedule with which SGD without decay rotates weights as SGD(lr, weight_decay) does.
+    """Return the exponential schedule that makes SGD without decay rotate weights like SGD(lr, weight_decay).
 
         multiplier(k) = (1 - lr·λ)^(-2k-1)     (SP 44)
 

@@ -1,4 +1,4 @@
-"""RotationalSGD: the direction of SGD with momentum at its equilibrium rotation."""
+"""RotationalSGD: the direction of SGD with momentum and its equilibrium rotation."""
 
 from collections.abc import Sequence
 from typing import final
@@ -26,7 +26,8 @@ class RotationalSGD(EngineOptimizer):
 
     With `nesterov` the angle is ours (docs/theory.md, "Nesterov's momentum and NAdam"). L2 does not act on vectors that
     rotate, because it would only act along them. All else takes torch's SGD step, with L2 in the gradient. A state_dict
-    of torch's SGD loads. Every option may be set per group. RotationalAdamW says when settings of SGD carry over.
+    of torch's SGD loads. Every option may be set per group. `RotationalAdamW` describes when settings of SGD carry
+    over.
 
     lr, momentum, nesterov    as SGD's. The angle is proportional to sqrt(lr)
     weight_decay              sets the angle, and is the L2 of weights that do not rotate (5e-4: usual for convolutions)

@@ -20,7 +20,7 @@ class SGDMRT(EngineOptimizer):
 
         m ← α·m + g + λω,   ω' = ω - lr·m,   m ← (⟨ω',ω⟩m - ⟨ω',m⟩ω)/⟨ω',ω'⟩     (SP 18, 76)
 
-    L2 does not accumulate: the weight decays (1-α) times as fast as with SGD, and rotates by sqrt(2·lr·weight_decay)
+    L2 does not accumulate, so the weight decays (1-α) times as fast as with SGD. It rotates by sqrt(2·lr·weight_decay)
     radians per step in equilibrium, for any momentum. For scale-invariant vectors. All else takes SGD's step, and so do
     all weights if the momentum is 0. Every option may be set per group.
 

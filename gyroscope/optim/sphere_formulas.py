@@ -84,7 +84,7 @@ def combine_(entries: Sequence[Tensor], u: Tensor, coefficients: Sequence[Number
     prior, share, eps, y0, y1, y2, w0, w1, m0, m1 = columns
     y = _combined((g, y1), (m, y2), (x, y0))
     _combined((y, m1), (x, m0), out=m)
-    # On a CPU a root of every entry would cost more than the step, so `divide_` follows only if it is needed.
+    # On a CPU a root of every entry would cost more than the step, so `divide_` is called only if needed.
     if prior is not None and w.device.type != "cpu":
         y = y / adam_divisor(g, prior, share, eps)
     moved = _combined((y, w1), (x, w0))
@@ -96,7 +96,7 @@ def combine_(entries: Sequence[Tensor], u: Tensor, coefficients: Sequence[Number
 
 def adam_divisor(g: Tensor, prior: Tensor, share: Tensor, eps: Number) -> Tensor:
     """Return √v̂ + ε, v̂ = prior + share·g², for vectors that take Adam's own step. Return 1 if prior is below 0."""
-    # Roots of negative numbers are not numbers, and not chosen.
+    # Roots of negative numbers are NaN, and are not chosen.
     return torch.where(prior < 0, torch.ones_like(prior), (prior + share * g * g).sqrt() + eps)
 
 
@@ -176,7 +176,7 @@ def adam_g(
         h = n·g made tangent,  m ← β1·m + (1-β1)h,  v ← β2·v + (1-β2)‖h‖²
         u' = normalise(u - s·m),  s = lr·√(1-β2^t)/(1-β1^t)/(√v + ε),  m carried along
 
-    If a norm differs from its radius by more than `slack`, something else has set it, and the radius is read again.
+    If a norm differs from its radius by more than `slack`, something else has changed it, and the radius is read again.
     Vectors of norm 0 take Adam's step without memory, which begins when they have a direction.
     """
     by = AdamNumbers(*numbers)

@@ -17,7 +17,7 @@ from gyroscope.optim.sphere_formulas import adam_g, adam_g_star
 
 @final
 class SphericalAdam(EngineOptimizer):
-    """Adam on the sphere: every weight vector keeps the norm n it has at the first step, and its direction u learns.
+    """Adam on the sphere: every weight vector keeps its norm n of the first step, and its direction u learns.
 
         h = n·g made tangent,  m ← β1·m + (1-β1)h,  v ← β2·v + (1-β2)‖h‖²
         u' = normalise(u - lr·√(1-β2^t)/(1-β1^t)·m/(√v + ε)),  m transported along the geodesic     (AdamG)

@@ -10,7 +10,7 @@ from gyroscope.theory import UpdateRule
 
 
 def rule_of(group: Group, optimizer: object, rules: Rules | None = None) -> UpdateRule:
-    """Return the theory's rule by which `optimizer` moves `group`, at the group's present hyper-parameters.
+    """Return the theory's rule by which `optimizer` moves `group`, at the group's current hyper-parameters.
 
     Wrappers (Accelerate, Lightning), lists and containers are searched for the optimizer of the group. An optimizer
     that the theory does not cover raises a ValueError.
@@ -55,12 +55,12 @@ def _rule_of_wrapper(group: Group, wrapper: Any, rules: Rules | None) -> UpdateR
         return hyperball(group, None if is_tangent(group) else rule_of(group, wrapper.inner, rules))
     angle = group.get("angular_update")
     if angle is not None and not isinstance(angle, UpdateRule):
-        raise ValueError(f"angular_update={angle!r} sets the angle by hand: there is no rule to predict it from")
+        raise ValueError(f"angular_update={angle!r} sets the angle by hand, so no rule predicts it")
     return angle if angle is not None else rule_of(group, wrapper.inner, rules)
 
 
 def keeps_norms(optimizer: object) -> bool:
-    """Return whether the optimizer holds each rotating vector at the norm it started with."""
+    """Return whether the optimizer keeps each rotating vector at its initial norm."""
     spec = spec_of(owner_of({}, optimizer))
     return spec is not None and spec.keeps_norms
 

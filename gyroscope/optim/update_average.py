@@ -1,8 +1,8 @@
-"""The average of squared update lengths under noise, an option beside RE's own (docs/theory.md, "Rotational variants").
+"""An average of squared update lengths for noise, as an alternative to RE's (docs/theory.md, "Rotational variants").
 
-RE Algorithm 1 averages ‖Δ⊥‖² with β = 0.99. Two things make that average too long, and rotation fall behind its angle.
-First, the updates of a momentum that is still filling: Adam's first ones are up to √19 times as long as later ones.
-Second, updates that shrink, because gradients fall faster than the average forgets. With update_average="noise"
+RE Algorithm 1 averages ‖Δ⊥‖² with β = 0.99. Two things make that average too large, so that rotation is below its
+angle. First, updates are longer while a momentum fills. Adam's first ones are up to √19 times as long as later ones.
+Second, updates shrink if gradients fall faster than the average forgets. With update_average="noise"
 
     ν ← βν + (1-β)‖Δ⊥‖²/q_t,  and Δ is divided by sqrt(q_t·ν/(1-β^t))
     q_t    the expected square of an entry of Δ on white noise, so that ν is settled from the first step on
@@ -28,7 +28,7 @@ class NoiseAverage(NamedTuple):
 def noise_average(formula: str, group: Mapping[str, Any], t: int) -> NoiseAverage:
     """Return β and q_t of the rule with this formula (`gyroscope.optimizers`) at a tensor's t-th step.
 
-    Rules that are not listed keep `beta`, and q_t is 1. That is exact for Lion, whose updates have a constant length.
+    Other rules keep `beta`, and q_t is 1. That is exact for Lion, whose updates have a constant length.
 
     >>> noise_average("adam", {"betas": (0.9, 0.999), "beta": 0.5}, 1)
     NoiseAverage(beta=0.5, square=1.0)

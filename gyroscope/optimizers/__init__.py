@@ -1,4 +1,4 @@
-"""Facts about optimizers, without torch: one record per optimizer, one table that every other room reads."""
+"""Facts about optimizers, without torch: one record per optimizer, in one table that every other package uses."""
 
 from gyroscope.optimizers.group_rules import CAUTIOUS_DECAY as CAUTIOUS_DECAY
 from gyroscope.optimizers.group_rules import GroupRuleFunction as GroupRuleFunction

@@ -17,11 +17,11 @@ DION_ADJUSTMENTS = {"rms_norm": "match_rms_adamw", None: "none"}
 # The names of cautious decay in groups: dion's, and that of others.
 CAUTIOUS_DECAY = ("cautious_wd", "cautious_weight_decay")
 
-# The matrix whose updates' correlation stands in if no shape is known.
+# The matrix whose correlation of updates is used if no shape is known.
 SQUARE = (64, 64)
 REMEDY = (
     "pass rules={its class: function of the group}, or put that function into the group as group['rule']. It returns a "
-    "rule of gyroscope.theory: Rule(decay=…, correlation_time=…, update_rms=…), or the one that comes closest, for "
+    "rule of gyroscope.theory: Rule(decay=…, correlation_time=…, update_rms=…), or the closest known rule, for "
     "example AdamW(lr, weight_decay, betas) (docs/own-optimizer.md)"
 )
 
@@ -60,14 +60,14 @@ def user_rule(group: Group, classes: tuple[type, ...], rules: Rules | None) -> U
     try:
         rule = function(group)
     except KeyError as error:
-        raise ValueError(f"the rule of the group asks for {error}, and the group has no such option") from None
+        raise ValueError(f"the rule of the group needs {error}, and the group has no such option") from None
     if not isinstance(rule, UpdateRule):
         raise ValueError(f"the rule of the group is {rule!r}: return a rule of gyroscope.theory, for example AdamW")
     return rule
 
 
 def number(group: Group, option: str, default: float | None = None) -> float:
-    """Return an option as a float, because torch lets lr, betas and weight decay be tensors."""
+    """Return an option as a float, because lr, betas and weight decay may be tensors in torch."""
     value = group.get(option, default)
     if value is None:
         raise ValueError(_lacks(group, option))
@@ -102,7 +102,7 @@ def sgd(group: Group) -> UpdateRule:
     """Return SGDM with torch's dampening."""
     lr, weight_decay = rates(group)
     momentum = number(group, "momentum", 0.0)
-    # Dampening multiplies all that enters the buffer. Without momentum torch has no buffer and ignores it.
+    # Dampening multiplies everything that enters the buffer. Without momentum torch has no buffer and ignores it.
     share = 1 - number(group, "dampening", 0.0) if momentum else 1.0
     return SGDM(lr * share, weight_decay, momentum, nesterov=bool(group.get("nesterov")))
 
@@ -190,7 +190,7 @@ def spherical_adam(group: Group) -> UpdateRule:
 
 
 def is_tangent(group: Group) -> bool:
-    """Return whether a group with mode="hyperball" takes Layca's step. States from before there was a choice do."""
+    """Return whether a group with mode="hyperball" takes Layca's step. Older states, without this option, do."""
     return bool(group.get("tangent", True))
 
 

@@ -1,7 +1,7 @@
 """The optimizers of other libraries that people use most: which have a rule, and why the others have none.
 
-Rotations of every predicted one were compared with its rule on noise (docs/own-optimizer.md). Classes are known by
-name, so that nothing is imported.
+The rotation of every optimizer with a rule was compared with it on noise (docs/own-optimizer.md). Classes are
+recognised by name, so nothing is imported.
 """
 
 from collections.abc import Callable
@@ -68,7 +68,7 @@ OTHERS = {
         OtherOptimizer("Lion", "predicted", "Lion", with_betas(Lion)),
         OtherOptimizer("RAdam", "predicted", AS_ADAMW, with_betas(AdamW)),
         OtherOptimizer("StableAdamW", "predicted", AS_ADAMW, with_betas(AdamW)),
-        OtherOptimizer("Prodigy", "predicted", "AdamW at lr·d, with the present d", _prodigy),
+        OtherOptimizer("Prodigy", "predicted", "AdamW at lr·d, with the current d", _prodigy),
         OtherOptimizer("Tiger", "predicted", "Lion with one β", lambda group: _sign(group, "beta")),
         OtherOptimizer("SignSGD", "predicted", "Lion with one β", lambda group: _sign(group, "momentum")),
         OtherOptimizer("AdaBelief", "predicted", BY_LAW, _by_law),
@@ -124,15 +124,15 @@ OTHERS = {
 def other_optimizer(optimizer: object, group: Group, known: bool) -> OtherOptimizer | None:
     """Return the record of another library's optimizer, or None.
 
-    A class whose name is `known` from torch or from gyroscope is another library's if its group has that library's
-    option.
+    If the name of a class is `known` from torch or gyroscope, it belongs to another library only if its group has that
+    library's option.
     """
     other = OTHERS.get(type(optimizer).__name__)
     return other if other is not None and (not known or DECOUPLED in group) else None
 
 
 def rule_by_other(other: OtherOptimizer, group: Group) -> UpdateRule:
-    """Return the rule of another library's optimizer, or raise a ValueError that says why it has none."""
+    """Return the rule of another library's optimizer, or raise a ValueError with the reason why it has none."""
     if other.rule is None:
         can = "It can be measured, not predicted" if other.status == "measured only" else "It has no rule"
         raise ValueError(f"{other.name} is not covered by the theory, because {other.about}. {can}: {REMEDY}")

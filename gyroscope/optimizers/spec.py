@@ -1,4 +1,4 @@
-"""The record of one optimizer: every fact about it that more than one room needs."""
+"""The record of one optimizer: every fact about it that more than one package needs."""
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
@@ -19,7 +19,7 @@ UNSUPPORTED: Mapping[str, str] = MappingProxyType(
     {
         "amsgrad": "v never decreases",
         "caution": "updates that disagree with the gradient are left out (timm)",
-        "cautious": "updates that disagree with the gradient are left out, or decay is (it does not say which)",
+        "cautious": "updates that disagree with the gradient, or their decay, are left out (the name fits both)",
         "corrected_weight_decay": "decay follows lr². gyroscope.optim.CorrectedDecay does the same and is covered",
         "decouple_lr": "decay does not follow lr (optimi). torch's with weight_decay/lr decays alike",
         "fixed_decay": "decay does not follow lr (pytorch_optimizer). torch's with weight_decay/lr decays alike",
@@ -54,17 +54,17 @@ class FileSigns:
 @final
 @dataclass(frozen=True)
 class OptimizerSpec:
-    """The facts about an optimizer that more than one room needs."""
+    """The facts about an optimizer that more than one package needs."""
 
     path: str  # module and class, imported only by `load`
     rule: Callable[[Group], UpdateRule] | None  # from a parameter group to the theory's rule, None if there is none
-    formula: str  # the name of its formulas in other rooms: its last step, loss part and simulation
+    formula: str  # the name of its formulas in other packages: its last step, loss part and simulation
     momentum: tuple[str, ...] = ()  # state keys of its first moment, in the gradient's unit
     second_moment: tuple[str, ...] = ()  # state keys of its second moment. The first that is present sizes the step
     decay: Decay = "coupled"  # "decoupled": the weights themselves decay. "coupled": L2 in the gradient
     decay_switch: str | None = None  # the option that changes one kind of decay into the other
     is_linear: bool = False  # whether a step is linear in the gradient, so that L2 only acts along the weights
-    scales_with_lr: bool = False  # whether a step is lr times something that sees the weights only in weight decay
+    scales_with_lr: bool = False  # whether a step is lr times something that depends on weights only by decay
     keeps_norms: bool = False  # whether it keeps each vector's norm and rotates it by an angle of its settings
     base: str | None = None  # if it keeps norms, the optimizer whose updates it uses, or `INNER` if it wraps one
     whole_matrix: bool = False  # whether the vector that rotates is the whole matrix

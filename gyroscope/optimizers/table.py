@@ -26,7 +26,7 @@ BETAS = ("betas",)
 MOMENTUM = ("momentum",)
 ADAM_STATE = ("exp_avg", "exp_avg_sq")
 MUON_OPTIONS = ("ns_steps", "ns_coefficients")
-# torch's Adams say by an option whether decay is decoupled. Adams of other libraries do not.
+# An option of torch's Adams sets whether decay is decoupled. Adams of other libraries lack it.
 TORCH_DECAY = "decoupled_weight_decay"
 
 ADAMW = OptimizerSpec(
@@ -257,7 +257,7 @@ SPECS = (*TORCH, *ROTATIONALS, ROTATIONAL, LION, ADAM_S, ADAM_SRT, SGD_MRT, SPHE
 # By name on the command line: optimizers, and the rules that a plan offers.
 COMMANDS = {spec.command: spec for spec in SPECS if spec.command}
 PLANS = {choice.name: choice for spec in SPECS for choice in spec.plans}
-# State keys of all optimizers, also for one that has no record: the first that a state has counts.
+# State keys of all optimizers, also for those without a record. The first one that a state has counts.
 MOMENTUM_KEYS = tuple(dict.fromkeys(key for spec in SPECS for key in spec.momentum))
 SECOND_MOMENT_KEYS = tuple(dict.fromkeys(key for spec in SPECS for key in spec.second_moment))
 _BY_NAME = {spec.name: spec for spec in SPECS}
@@ -284,7 +284,7 @@ def spec_by_name(name: str | None) -> OptimizerSpec | None:
 
 
 def spec_by_algorithm(algorithm: str) -> OptimizerSpec:
-    """Return the record of what a parameter group of a mixed optimizer calls its algorithm."""
+    """Return the record of the algorithm that a parameter group of a mixed optimizer names."""
     if algorithm not in _BY_ALGORITHM:
         raise ValueError(f"{algorithm!r} is not among the known algorithms ({', '.join(_BY_ALGORITHM)}): {REMEDY}")
     return _BY_ALGORITHM[algorithm]

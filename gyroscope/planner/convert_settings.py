@@ -15,7 +15,7 @@ from gyroscope.theory.rules.base import MEANING
 
 
 def read_conversion(settings: Mapping[str, Any]) -> Conversion:
-    """Check settings by name and convert them. A ValueError quotes what does not fit, and the remedy.
+    """Check settings by name and convert them. A ValueError quotes the wrong one and gives the remedy.
 
     >>> tuned = {"optimizer": "adamw", "other": "hyperball", "lr": 1e-3, "weight_decay": 0.1}
     >>> f"{read_conversion(tuned).match.rule.lr:.5f}"
@@ -24,7 +24,7 @@ def read_conversion(settings: Mapping[str, Any]) -> Conversion:
     name = rule_name(settings["optimizer"])
     other = rule_name(settings["other"])
     given = {key: settings[key] for key in RULE_OPTIONS if key in settings}
-    # An option that only the new optimizer has is meant for it, such as momentum from AdamW to SGDM.
+    # An option that only the new optimizer has is for that one, such as momentum from AdamW to SGDM.
     of_other = {key: value for key, value in given.items() if key not in _options(name) and key in _options(other)}
     rule = read_rule(name, {key: value for key, value in given.items() if key not in of_other})
     check_tuned(rule, settings)
@@ -80,7 +80,7 @@ def _fixed(text: str, other: str) -> dict[str, Any]:
 
 
 def _setting(key: str, text: str) -> Any:
-    """Return the value of a setting that is given as text. k-Adam has one in words and a whole number."""
+    """Return the value of a setting given as text. k-Adam has a setting in words and a whole number."""
     if key == "strategy":
         return text
     if key == "k":
@@ -99,7 +99,7 @@ def _match(rule: UpdateRule, other: str, weights: Weights, fixed: Mapping[str, A
         missing = [name for name in needed if inputs[name] is None]
         if "shape" in missing:
             missing = [name for name in missing if name != "fan_in"]  # the shape gives it
-        # Norms that scale alike with one input need no value of it.
+        # An input is not needed if both norms scale alike with it.
         is_alike = rule.needs == RULES[other].needs and rule.needs in (("fan_in",), ("unit_grad_norm",))
         if not missing or rule.keeps_norm or is_alike:
             reason = str(error).partition(". ")[0]

@@ -1,4 +1,4 @@
-"""The plan of a model: what this very run will do, before its first step."""
+"""The plan of a model: what its run will do, before the first step."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,9 +23,9 @@ from gyroscope.theory.law import Weights
 from gyroscope.theory.layer_prediction import InitialLayer, LayerPrediction, predict_layers
 from gyroscope.theory.rules.base import MEANING
 
-# Granularities from the finest on.
+# Granularities, the finest first.
 FINENESS = ("neuron", "group", "tensor", "none")
-# Batches over which gradients are measured: an RMS over the vectors of a layer, so that few are enough.
+# Batches on which gradients are measured. A few are enough, because the RMS is over all vectors of a layer.
 BATCHES = 8
 
 
@@ -40,10 +40,10 @@ def plan(
 ) -> Plan:
     """Predict the run of this model: norm and rotation of every weight at every step, and what would improve them.
 
-    From shapes, initial norms, parameter groups and learning rates alone. Model, optimizer, scheduler and random state
-    are left as they were.
+    The inputs are shapes, initial norms, parameter groups and learning rates. Model, optimizer, scheduler and random
+    state are not changed.
 
-    model      its weights as they are now are the start of the run
+    model      the run starts from its current weights
     optimizer  a torch optimizer or one of ours, over weights of the model, or a list or a container of several
     scheduler  a torch scheduler that steps once after each optimizer step, a list of several, or a function
                step -> multiplier of every lr
@@ -73,7 +73,7 @@ def plan(
     problems = {weight.name: weight.problem(layers[weight.name], loss is not None) for weight in weights}
     predictions = _predictions(weights, layers)
     left_out = dict.fromkeys(note for weight in weights for note in weight.left_out())
-    begun = "The optimizer has taken steps already, but the forecast starts with an empty momentum"
+    begun = "The optimizer has already taken steps, but the forecast starts with an empty momentum"
     has_begun = any(member.state for member in optimizers.members)
     return Plan(
         optimizers.name,
@@ -86,7 +86,7 @@ def plan(
 @final
 @dataclass(frozen=True)
 class Weight:
-    """One weight that rotates: its vectors, the rates of its group, and the rule they move by or why there is none."""
+    """One weight that rotates: its vectors, the rates of its group, and its rule, or why there is none."""
 
     selected: Decision
     rates: GroupRates
@@ -109,7 +109,7 @@ class Weight:
 
     @property
     def changes(self) -> dict[str, Any]:
-        """What of the rule changes during the run, as `forecast` takes it."""
+        """Settings of the rule that change during the run, in the form of `forecast`."""
         changes: dict[str, Any] = {}
         betas = self.rates.betas
         if self.rates.weight_decay is not None and self.rule is not None and self.rule.has_weight_decay:
@@ -122,7 +122,7 @@ class Weight:
         """Return the changes of a scheduler that the forecast of this rule does not follow."""
         rates = self.rates
         if rates.weight_decay is not None and "weight_decay_schedule" not in self.changes:
-            yield f"{rates.name} changes weight decay on the way, which the forecast leaves out"
+            yield f"{rates.name} changes weight decay during the run, which the forecast ignores"
         if rates.betas is not None and "betas_schedule" not in self.changes:
             yield f"{rates.name} {kept('betas', rates.betas[:, 0], rates.lr)}"
 
@@ -131,14 +131,14 @@ class Weight:
         if self.rule is None:
             return self.unknown
         if not layer.norm > 0:
-            return "all its vectors start at zero, without a direction to rotate"
+            return "all its vectors start at zero and have no direction"
         if not self.rates.lr.max() > 0:
             return "its learning rate is 0 at every step"
         missing = layer.missing(self.rule)
         if not missing:
             return ""
         if "update_rms" in missing:
-            return "the theory does not know how large its optimizer's updates are"
+            return "the theory does not cover the size of its optimizer's updates"
         if measured:
             return "no gradient reaches it"
         return f"{self.rule.name} needs {missing[0]}, {MEANING[missing[0]]}. Pass loss= to measure it"
@@ -164,7 +164,7 @@ def _layer_grad_norms(model: nn.Module, loss: Loss, weights: Sequence[Decision])
 
 
 def _predictions(weights: Sequence[Weight], layers: Mapping[str, InitialLayer]) -> dict[str, LayerPrediction]:
-    """Return predictions by name. Weights with the same rule and rates are followed together."""
+    """Return predictions by name. Weights with the same rule and rates are forecast together."""
     alike: dict[Any, list[Weight]] = {}
     for weight in weights:
         # Without a rule, a direction to rotate or a learning rate there is nothing to predict.
@@ -179,7 +179,7 @@ def _predictions(weights: Sequence[Weight], layers: Mapping[str, InitialLayer]) 
 
 
 def _sensitive(weights: Sequence[Weight], invariances: Mapping[str, Invariance]) -> Iterator[str]:
-    """Return the evidence of the probe against the assumption of every forecast, that the loss is scale-invariant."""
+    """Return the evidence of the probe against scale invariance, which every forecast assumes."""
     names: dict[str, list[str]] = {}
     for weight in weights:
         known = invariances.get(weight.name)

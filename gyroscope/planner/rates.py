@@ -1,4 +1,4 @@
-"""What schedulers will set, learning rates, weight decay and betas, predicted by stepping copies of them."""
+"""Future learning rates, weight decay and betas, predicted by stepping copies of the schedulers."""
 
 import warnings
 from collections.abc import Iterator, Mapping
@@ -27,21 +27,21 @@ BY_HAND = "pass a function of the step instead, step -> multiplier of lr"
 @final
 @dataclass(frozen=True)
 class GroupRates:
-    """What one parameter group goes through: lr of each step, and its other options where lr is highest."""
+    """The course of one parameter group: lr of each step, and its other options at the highest lr."""
 
     name: str
     lr: Array
     group: dict[str, Any]
     corrected: bool = False
-    """Whether weight decay follows lr, as `CorrectedDecay` has it."""
+    """Whether weight decay follows lr, as with `CorrectedDecay`."""
     weight_decay: Array | None = None
-    """Multiplier of the group's weight decay at each step, where it changes in another way."""
+    """Multiplier of the group's weight decay at each step, if it changes in another way."""
     betas: Array | None = None
-    """(β1, β2) of each step, where they change."""
+    """(β1, β2) of each step, if they change."""
 
     @property
     def course(self) -> tuple[bytes | None, ...]:
-        """Key that distinguishes it from another group's, because arrays cannot be keys."""
+        """Key that distinguishes it from those of other groups, because arrays cannot be keys."""
         arrays = (self.lr, self.weight_decay, self.betas)
         return tuple(None if values is None else values.tobytes() for values in arrays)
 
@@ -51,7 +51,7 @@ class GroupRates:
         peak = float(self.lr.max())
         values = self.lr / peak if peak > 0 else np.zeros_like(self.lr)
         top = int(values.argmax())
-        # A warmup only if the rate never falls on the way up: restarts are no warmup.
+        # A warmup only if the rate never falls on the way up, because restarts are not a warmup.
         climbs = values[0] < 1 and bool((np.diff(values[: top + 1]) >= 0).all())
         warmup = top + 1 if climbs and peak > 0 else 0
 
@@ -63,14 +63,14 @@ class GroupRates:
 
 
 def predict_rates(optimizers: Optimizers, scheduler: Scheduler, steps: int) -> tuple[list[GroupRates], list[str]]:
-    """Return the rates of the next steps for each group, and what about them cannot be predicted.
+    """Return the rates of the next steps for each group, and what cannot be predicted.
 
-    A scheduler is taken to step once after each optimizer step.
+    Schedulers are assumed to step once after each optimizer step.
     """
     groups = [group for group, _ in optimizers.groups()]
     if scheduler is None or isinstance(scheduler, ReduceLROnPlateau):
         rates = [GroupRates("constant", np.full(steps, float(group["lr"])), dict(group)) for group in groups]
-        plateau = "ReduceLROnPlateau depends on the losses of the run: the forecast keeps the present lr"
+        plateau = "ReduceLROnPlateau depends on the losses of the run, so the forecast keeps the current lr"
         return rates, [] if scheduler is None else [plateau]
     schedulers = list(scheduler) if isinstance(scheduler, list | tuple) else [scheduler]
     if all(callable(getattr(each, "step", None)) for each in schedulers):
@@ -103,8 +103,8 @@ def _followed(optimizers: Optimizers, schedulers: list[Scheduler], steps: int) -
             if wrapper is None or id(wrapper) in memo or isinstance(wrapper, tuple):
                 continue
             if len(stand_ins) > 1 and unwrapped(wrapper) not in stand_ins:
-                raise ValueError(f"{type(part).__name__} schedules an optimizer that is none of {optimizers.name}")
-            # Beside a single optimizer, whatever the scheduler refers to is a wrapper of it.
+                raise ValueError(f"{type(part).__name__} schedules an optimizer that is not one of {optimizers.name}")
+            # If there is a single optimizer, the scheduler refers to it or to a wrapper of it.
             memo[id(wrapper)] = stand_ins.get(unwrapped(wrapper), next(iter(stand_ins.values())))
     # A scheduler may draw random numbers when it steps.
     state = random_state()
@@ -132,7 +132,7 @@ def _followed(optimizers: Optimizers, schedulers: list[Scheduler], steps: int) -
     rates = [_rates(name, group, changing) for group, changing in zip(real, history, strict=True)]
     notes = dict.fromkeys(note for _, group_notes in rates for note in group_notes)
     if any(isinstance(scheduler, EquilibriumRescale) for scheduler in schedulers):
-        notes = {"rescales norms when lr changes, which the forecast leaves out": None, **notes}
+        notes = {"rescales norms when lr changes, which the forecast ignores": None, **notes}
     return [rate for rate, _ in rates], [f"{name} {note}" for note in notes]
 
 
@@ -147,11 +147,11 @@ def _rates(name: str, group: dict[str, Any], history: list[dict[str, Any]]) -> t
     notes = []
     corrected = False
     changing_decay = None
-    # Decay proportional to lr is AdamC's correction, which has its own rules.
+    # Decay proportional to lr is AdamC's correction, which has separate rules.
     if (decay != decay[top]).any():
         corrected = bool(np.allclose(decay * lr[top], decay[top] * lr, rtol=1e-6, atol=0))
         if not corrected:
-            # At the top of lr decay may be 0, of which there are no multiples.
+            # At the highest lr decay may be 0, which has no multiples.
             usual = decay[top] or decay.max()
             changing_decay = decay / usual
             options["weight_decay"] = float(usual)
@@ -174,7 +174,7 @@ def kept(option: str, values: Array, lr: Array) -> str:
 
 
 def _changing_options(group: dict[str, Any]) -> dict[str, Any]:
-    """Return the options that a scheduler may change, as plain numbers. Those that the group lacks are None."""
+    """Return the options that a scheduler may change, as plain numbers, or None for options that the group lacks."""
     betas: Any = group.get("betas")
     # k-Adam has a pair for each of its stages.
     is_pair = isinstance(betas, tuple | list) and len(betas) == 2 and isinstance(betas[0], float | int | Tensor)
@@ -188,7 +188,7 @@ def _changing_options(group: dict[str, Any]) -> dict[str, Any]:
 
 
 def _followers(optimizers: Optimizers, stand_ins: Mapping[Optimizer, Optimizer]) -> Optimizers:
-    """Return the stand-ins, with the numbers that the groups of the real ones have."""
+    """Return the stand-ins, with the group numbers of the real optimizers."""
     followers = Optimizers(list(stand_ins.values()), optimizers.rules)
     followers.owners = [stand_ins[owner] for owner in optimizers.owners]
     followers.numbers = {stand_ins[member]: list(numbers) for member, numbers in optimizers.numbers.items()}
@@ -196,7 +196,7 @@ def _followers(optimizers: Optimizers, stand_ins: Mapping[Optimizer, Optimizer])
 
 
 def _stand_in(optimizer: Optimizer) -> Optimizer:
-    """Return an optimizer with copies of the groups' options, over nothing."""
+    """Return an optimizer without parameters, with copies of the groups' options."""
     empty = [torch.zeros(()) for _ in optimizer.param_groups]
     stand_in = torch.optim.SGD(empty, lr=0.0)
     stand_in.param_groups = [

@@ -1,4 +1,4 @@
-"""Optimizers and schedules by name and setting, as `plan`, `transfer` and `convert` read them."""
+"""Optimizers and schedules by name and setting, for `plan`, `transfer` and `convert`."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
@@ -45,7 +45,7 @@ def rule_name(name: object) -> str:
 def read_rule(name: str, settings: Mapping[str, Any]) -> UpdateRule:
     """Return an optimizer's rule with the settings that are given, and typical ones for the rest."""
     own = [field.name for field in fields(RULES[name])]  # type: ignore[arg-type]
-    # A setting of another rule is an error, not ignored: it would have no effect.
+    # A setting of another rule is an error, because it would have no effect.
     given = {key: settings[key] for key in RULE_OPTIONS if key in settings}
     for key in given:
         if key not in own:

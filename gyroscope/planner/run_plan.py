@@ -25,7 +25,7 @@ class Plan(PlanData, Rendered):
 
     @property
     def warmup(self) -> dict[str, int | None]:
-        """Steps of warmup with which no step rotates faster than in equilibrium, or None if no warmup helps."""
+        """Steps of warmup that keep every step from rotating faster than in equilibrium, or None if no warmup helps."""
         return {prediction.name: prediction.warmup for prediction in self.predictions if prediction.forecast}
 
     @property

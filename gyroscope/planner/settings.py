@@ -1,4 +1,4 @@
-"""A plan from settings by name, as a command line or a TOML file has them."""
+"""A plan from settings by name, from a command line or a TOML file."""
 
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
@@ -35,7 +35,7 @@ OPTIONS = RUN_OPTIONS + RULE_OPTIONS + LAYER_OPTIONS + OTHER_OPTIONS
 @final
 @dataclass(frozen=True)
 class PlanSettings:
-    """A run to be planned, checked.
+    """The checked settings of a run to be planned.
 
     optimizer        its name among `RULES`
     layers           the kinds of weight vectors and where they start
@@ -84,7 +84,7 @@ def _equivalents(settings: PlanSettings, other: str) -> Iterator[tuple[str, Matc
         # Norms of neurons and of whole matrices scale differently with the shape.
         yield from ((f"{other} for {layer.name}", _equivalent(settings.rule, other, layer)) for layer in layers)
     else:
-        # Norms of several layers scale alike, so the first answers for all.
+        # Norms of several layers scale alike, so the first layer is enough.
         yield other, _equivalent(settings.rule, other, layers[0])
 
 
@@ -100,7 +100,7 @@ def _equivalent(rule: UpdateRule, other: str, layer: InitialLayer) -> Match | st
 
 
 def read_settings(settings: Mapping[str, Any]) -> PlanSettings:
-    """Check settings by name. Raise ValueError that quotes a wrong one and suggests a right one.
+    """Check settings by name. A ValueError quotes a wrong one and suggests a right one.
 
     >>> read_settings({"optimizer": "AdamW", "lr": 3e-4, "fan_in": 512}).rule
     AdamW(lr=0.0003, weight_decay=0.1, betas=(0.9, 0.999), corrected_decay=False)
@@ -150,10 +150,10 @@ def _layer(name: str, settings: dict[str, Any], rule: UpdateRule) -> InitialLaye
     if isinstance(shape, str):
         shape = tuple(whole_numbers("shape", shape.replace("x", ",")))
     weights = Weights.checked(settings.get("fan_in"), settings.get("unit_grad_norm"), shape)
-    # The norm of a whole matrix has a share of every row.
+    # The norm of a whole matrix includes every row.
     rows, fan_in = weights.matrix if rule.whole_matrix and weights.shape else (1, weights.fan_in)
     if "init_norm" in settings and "init_std" in settings:
-        raise ValueError("init_norm and init_std say the same in two ways: give one of them")
+        raise ValueError("init_norm and init_std both set the initial norm: give one of them")
     if "init_norm" in settings:
         norm = positive_array("init_norm", settings["init_norm"])
     elif "init_std" in settings:
@@ -178,5 +178,5 @@ def _steps_per_epoch(batch_size: object, dataset_size: object) -> float | None:
         raise ValueError(f"{given} alone does not give epochs: add {absent}")
     steps = float(safe_divide(positive_array("dataset_size", dataset_size), positive_array("batch_size", batch_size)))
     if not 0 < steps < inf:
-        raise ValueError(f"dataset_size={dataset_size!r} over batch_size={batch_size!r} is no number of steps")
+        raise ValueError(f"dataset_size={dataset_size!r} over batch_size={batch_size!r} is not a number of steps")
     return steps

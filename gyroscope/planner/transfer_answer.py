@@ -46,7 +46,7 @@ class TransferAnswer(Rendered):
 
 
 def answer_transfer(settings: Mapping[str, Any]) -> TransferAnswer:
-    """Check settings by name and answer them. A ValueError quotes what does not fit, and the remedy.
+    """Check settings by name and transfer them. A ValueError quotes the wrong one and gives the remedy.
 
     >>> tuned = {"optimizer": "lion", "lr": 1e-4, "weight_decay": 1.0, "batch": "64", "samples": "1M"}
     >>> [row.name for row in answer_transfer({**tuned, "to": "batch=256"}).data.chosen]
@@ -85,7 +85,7 @@ def _source(settings: Mapping[str, Any]) -> "MeasuredRun | None":
         raise ValueError("name the tuned optimizer, for example adamw, or the tuned run by --from, but not both")
     if "source" not in settings:
         return None
-    from gyroscope.planner.transfer_run import read_run  # an answer without a run does not wait for the store
+    from gyroscope.planner.transfer_run import read_run  # an answer without a run does not need the store
 
     return read_run(settings["source"])
 

@@ -1,4 +1,4 @@
-"""A measured run as the start of a transfer, and a transferred run beside what the rule promised."""
+"""A measured run as the start of a transfer, and a transferred run compared with the prediction of a rule."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -24,7 +24,7 @@ BATCH_NAMES = ("batch", "batch_size")
 @final
 @dataclass(frozen=True)
 class MeasuredRun:
-    """What a run's record has for a transfer.
+    """The values of a run that a transfer uses.
 
     rule          of the group with the most layers that decay, at the peak learning rate
     steps         length of the run
@@ -42,7 +42,7 @@ class MeasuredRun:
     layers: tuple[LayerHistory, ...]
 
     def schedule(self, steps: int) -> Schedule:
-        """Return the shape of the learning rate as measured, stretched over so many steps."""
+        """Return the measured shape of the learning rate, stretched over a number of steps."""
         first = self.layers[0]
         known = np.isfinite(first.lr)
         share = first.steps[known] / self.steps
@@ -54,7 +54,7 @@ class MeasuredRun:
         sizes = {"width": self.width}
         length = next((given[unit] for unit in ("tokens", "samples") if unit in given), None)
         if length is not None:
-            # A logged batch may count samples where the length counts tokens.
+            # A logged batch may count samples while the length counts tokens.
             sizes["batch"] = length / self.steps
         else:
             sizes["steps"] = self.steps
@@ -85,7 +85,7 @@ def _moves(rule: UpdateRule | None) -> bool:
 
 
 def _steps(run: Any) -> float:
-    """Return the number of steps by the last sample or the last logged value, which may be later."""
+    """Return the number of steps, by the last sample or by the last logged value if that is later."""
     logged = [run.scalar(name)[0][-1] for name in run.scalars]
     return float(max(run.steps[-1], *logged, 0) + 1)
 
@@ -102,7 +102,7 @@ def _batch(run: Any) -> float | None:
 
 
 def check_run(moved: Transfer, path: str | Path, name: str | None) -> TransferCheck:
-    """Return a transferred run's measurements beside the promise of a rule, by default the one nearest its settings."""
+    """Compare a transferred run with the prediction of a rule, by default the rule nearest to its settings."""
     run = read_run(path)
     rows = [row for row in moved.rows if row.lr and (name is None or row.name == name)]
     row = min(rows, key=lambda each: _distance(each, run.rule))
@@ -125,7 +125,7 @@ def _distance(row: TransferRow, rule: UpdateRule) -> float:
 
 
 def _measured(layer: LayerHistory, promised: UpdateRule) -> tuple[float, ...]:
-    """Return rotation as promised and as measured, then RMS entry, over the last part of the run at full rate."""
+    """Return predicted and measured rotation, then RMS entry, over the last part of the run at full rate."""
     rates = promised.lr * layer.lr / layer.lr[layer.peak]
     fan_in = float(layer.layer.fan_in)
     settled = promised.at(rates, Weights(fan_in, None, tuple(layer.layer.shape)))
@@ -137,7 +137,7 @@ def _measured(layer: LayerHistory, promised: UpdateRule) -> tuple[float, ...]:
 
 
 def _other(moved: Transfer, run: MeasuredRun) -> str:
-    """Return in which sizes the run is another one than was asked for, or nothing."""
+    """Return the sizes in which the run differs from the requested one, or an empty sentence."""
     pairs = {"steps": (moved.to.steps, run.steps), "width": (moved.to.width, run.width)}
     # The last sample may be some steps before the end.
     other = [

@@ -96,7 +96,7 @@ def _changes(text: str | None, unit: str, given: Mapping[str, float]) -> dict[st
 
 
 def _scale(unit: str, given: Mapping[str, float]) -> Scale:
-    # A run in steps may leave its batch open: only the ratio of batches counts.
+    # A run in steps may have no batch, because only the ratio of batches counts.
     batch = given.get("batch", 1.0)
     length = given[unit] * batch if unit == "steps" else given[unit]
     if length < batch:

@@ -1,4 +1,4 @@
-"""An autopsy in a terminal and as a page: what it means, the layers by family as dots, and the table."""
+"""An autopsy in a terminal and as a page: what it means, a dot for each layer, and the table."""
 
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -18,14 +18,14 @@ from gyroscope.render.terminal import family_table as terminal_table
 from gyroscope.render.terminal import filled, findings_text, summary_text
 from gyroscope.report.autopsy_data import LEGEND, AutopsyData
 
-# Pictures, and the titles of their axes. Noise in equilibrium is at 1 on each.
+# Pictures and the titles of their axes. The value of noise in equilibrium is 1 on each.
 PANELS = {
     "rotation_ratio": "rotation ÷ equilibrium",
     "norm_ratio": "norm ÷ equilibrium",
     "spread": "spread of neurons ÷ noise",
     "alignment": "s: updates² ÷ noise",
 }
-# Characters of a family's label, which leave half of a phone's width to the dots.
+# Largest length of a family's label, so that half of a phone's width is left for the dots.
 MAX_LABEL = 24
 
 
@@ -77,7 +77,7 @@ def figure(layers: Sequence[CheckpointView], quantity: str) -> Any:
         y=[escape(rows[name]) for name in names],
         text=[escape(labels[name]) for name in names],
         mode="markers",
-        # One colour for all: a second one, green or red, would be read as a judgement.
+        # One colour for all, because green or red would be read as a judgement.
         marker={"size": 9, "color": theme.COLOURS[0], "opacity": 0.6},
         hovertemplate="%{text}: %{x:.3g}<extra></extra>",
     )

@@ -1,4 +1,4 @@
-"""A small chart for the terminal: a curve and a dashed one over the steps of a run, on a logarithmic scale."""
+"""A small chart for the terminal: a solid and a dashed curve over the steps of a run, on a logarithmic scale."""
 
 import numpy as np
 
@@ -6,7 +6,7 @@ from gyroscope._types import Array, Mask
 
 WIDTH = 68
 HEIGHT = 11
-# Largest over smallest value that is shown: a schedule's last steps would otherwise flatten all the others.
+# Largest over smallest value that is shown. Otherwise the last steps of a schedule would flatten all others.
 RANGE = 1000.0
 # Bits of a braille character: four rows of two dots.
 DOTS = np.array([[0x01, 0x08], [0x02, 0x10], [0x04, 0x20], [0x40, 0x80]])

@@ -1,4 +1,4 @@
-"""What the pages of plans and autopsies show alike: findings, tables and Plotly's pictures."""
+"""The common parts of the pages of plans and autopsies: findings, tables and Plotly's pictures."""
 
 from collections.abc import Iterable, Sequence
 from html import escape
@@ -52,7 +52,7 @@ def family_table(layers: LayerTable) -> str:
 
 
 def _cells(row: Sequence[str], header: Sequence[str]) -> str:
-    """Return cells with their heading as an attribute, because a phone shows one below the other."""
+    """Return cells with their heading as an attribute, because a phone shows them one below the other."""
     named = zip(row, header, strict=True)
     return "".join(f'<td data-label="{escape(heading)}">{escape(cell)}</td>' for cell, heading in named)
 
@@ -71,7 +71,7 @@ def page_head(title: str, summary: Sequence[str], settings: Sequence[str]) -> st
 
 
 def dot_figure(rows: Sequence[str], title: str) -> Any:
-    """Return an empty figure with a row for each name, from the first at the top, and the title of its axis."""
+    """Return an empty figure with a row for each name, the first at the top, and the title of its axis."""
     from plotly.graph_objects import Figure  # heavy, and only pages need it
 
     drawn = Figure()

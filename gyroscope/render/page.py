@@ -15,7 +15,7 @@ POLICY = (
 
 # Significant digits of numbers in arrays.
 DIGITS = 5
-# Higher levels take much longer and save a few percent of Plotly's script.
+# Higher levels take much longer and save only a few percent of Plotly's script.
 GZIP_LEVEL = 5
 
 
@@ -34,7 +34,7 @@ def standalone(title: str, body: str, *, script: str, style: str = "", packed: M
     """
     head = f'<meta http-equiv="Content-Security-Policy" content="{escape(POLICY)}">\n'
     head += f"<style>{theme.style()}{style}</style>"
-    # Of type text/plain: the browser keeps the text and neither runs nor shows it.
+    # With the type text/plain the browser keeps the text, but neither runs nor shows it.
     data = [
         f'<script type="text/plain" id="packed-{name}">{pack(text)}</script>' for name, text in (packed or {}).items()
     ]
@@ -72,7 +72,7 @@ def plotly() -> str:
 
 
 def pack(text: str) -> str:
-    """Gzip and Base64. No time stamp: the same text gives the same page.
+    """Gzip and encode as Base64. There is no time stamp, so the same text gives the same page.
 
     >>> pack("a") == pack("a")
     True

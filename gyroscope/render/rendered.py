@@ -1,4 +1,4 @@
-"""How a result is shown: as lines of a terminal, as a page and as JSON."""
+"""Results as lines of a terminal, as a page and as JSON."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
@@ -12,14 +12,14 @@ from gyroscope._files import write_text
 from gyroscope._text import to_text
 from gyroscope.render.page import standalone
 
-# Draws the pictures again when a reader switches between light and dark, and lets families of layers open.
+# Redraws the pictures when a reader switches between light and dark, and opens families of layers.
 FIGURES_SCRIPT = "Look.listeners.push(Look.figures); Look.start(); Look.families();"
 
 
 @final
 @dataclass(frozen=True)
 class TerminalText:
-    """Text for a rich console, made of the lines that a function returns for a number of columns."""
+    """Text for a rich console, from a function that returns the lines for a number of columns."""
 
     lines: Callable[[int], Iterable[RenderableType]]
 
@@ -33,9 +33,9 @@ class Document:
     """A result for people.
 
     title  of its page, as plain text
-    lines  of a terminal with so many columns, with formulas if the second argument is true
+    lines  of a terminal, given its columns. The second argument adds formulas
     body   HTML of its page, below the title
-    style  CSS of its own
+    style  CSS for this page
     """
 
     title: str
@@ -61,7 +61,7 @@ class Rendered(ABC):
         return TerminalText(lambda width: lines(width, explain))
 
     def page(self) -> str:
-        """Return the HTML of one page with Plotly inside: it opens from disk, without a network."""
+        """Return the HTML of one page that includes Plotly, so that it opens from disk without a network."""
         shown = self.document()
         return standalone(shown.title, shown.body(), script=FIGURES_SCRIPT, style=shown.style)
 

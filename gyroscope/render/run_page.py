@@ -1,4 +1,4 @@
-"""The data of a report as one self-contained page: it opens from disk, without a network."""
+"""The data of a report as one self-contained page that opens from disk, without a network."""
 
 from html import escape
 from string import Template
@@ -7,12 +7,12 @@ from gyroscope.render.page import page_json, plotly, standalone
 from gyroscope.render.theme import asset
 from gyroscope.report.run_data import Report
 
-# In the order of what each uses.
+# Each script uses only those before it.
 SCRIPTS = ("figure.js", "run_figures.js", "layer.js", "report.js")
 
 
 def page(report: Report) -> str:
-    """Return the whole page as HTML. Plotly and the data are compressed: a page of a hundred layers stays small."""
+    """Return the whole page as HTML. Plotly and the data are compressed, so a page of a hundred layers stays small."""
     title = title_of(report)
     return standalone(
         title,

@@ -41,11 +41,11 @@ def _distance(layer: LayerData) -> float:
 
 
 def report_text(report: Report) -> TerminalText:
-    """Return runs for a terminal, that with the fewest findings first."""
+    """Return runs for a terminal. The run with the fewest findings comes first."""
 
     def lines(width: int) -> Iterator[RenderableType]:
         runs = report.runs
-        # What a single run means comes first. Of several, each sentence needs the name that it is about.
+        # The summary of a single run comes first. With several runs, each summary follows the name of its run.
         yield from summary_text(report.summary if len(runs) > 1 else runs[0].summary, width)
         for number, run in enumerate(runs):
             if number:

@@ -1,4 +1,4 @@
-"""What plans, autopsies and reports show in a terminal alike: tables of layers, and findings with their marks."""
+"""The common parts of plans, autopsies and reports in a terminal: tables of layers, and findings with marks."""
 
 from collections.abc import Iterator, Sequence
 from textwrap import fill
@@ -27,11 +27,11 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
 
 
 def family_table(layers: LayerTable, width: int) -> Table:
-    """Draw one line for each family of layers. Labels are cut in the middle if numbers need their room."""
+    """Draw one line for each family of layers. Labels are cut in the middle if numbers need the space."""
     rows = [list(row.cells) for row in layers.rows]
     headings = [max(map(len, column.split("\n"))) for column in layers.header]
     needed = [max([heading, *(len(row[place]) for row in rows)]) + 1 for place, heading in enumerate(headings)]
-    # The worst member of a family has the same room as the family.
+    # The name of the worst member has the same width as that of the family.
     names = [place for place, column in enumerate(layers.header) if column in ("layer", "worst")]
     room = width - sum(size for place, size in enumerate(needed) if place not in names)
     most = max(room // len(names) - 1, MIN_LABEL)
@@ -56,13 +56,13 @@ def findings_text(findings: Sequence[Finding], width: int, explain: bool = False
 
 
 def finding_lines(severity: Severity, sentence: str, remedy: str, width: int) -> Iterator[RenderableType]:
-    """Yield a finding and what to change, in lines of at most so many characters."""
+    """Yield a finding and its remedy, in lines of at most `width` characters."""
     yield Text.assemble((MARKS[severity], STYLES[severity]), " ", filled(sentence, width, indent=2)[2:])
     if remedy:
         yield Text(filled("→ " + remedy, width, indent=2, hang=2), "dim")
 
 
 def filled(text: str, width: int, indent: int = 0, hang: int = 0) -> str:
-    """Wrap a text into lines, all of them indented, and those after the first by `hang` more."""
+    """Wrap a text into indented lines. Lines after the first are indented by `hang` more."""
     after = " " * (indent + hang)
     return fill(text, width, initial_indent=" " * indent, subsequent_indent=after, break_on_hyphens=False)

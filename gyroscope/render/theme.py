@@ -8,7 +8,7 @@ from typing import Any
 # Okabe and Ito's colours: distinct for every kind of colour vision.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#999999")
 FONT = "system-ui, sans-serif"
-# Lines that divide and refer, on light and on dark ground.
+# Grid and reference lines, on a light and on a dark background.
 GREY = "#888888"
 # Lines: solid for measurements, dashed for predictions.
 SOLID: dict[str, Any] = {"width": 2}
@@ -26,7 +26,7 @@ def style() -> str:
 
 
 def light(name: str) -> str:
-    """Return a colour of the style sheet on light ground, for pictures that stand outside a page.
+    """Return a colour of the style sheet on a light background, for pictures outside a page.
 
     >>> light("text")
     '#1b1f24'

@@ -19,7 +19,7 @@ from gyroscope.theory.scaling import TransferRow
 
 # Strips from left to right: the quantity of a row, the title of its axis and the factor of its unit.
 STRIPS = {"rotation": ("rotation, mrad per step", 1e3), "run_length": ("run length, memories", 1.0)}
-# Decades of an axis from which ticks at 2 and 5 would be crowded.
+# Decades of an axis above which ticks at 2 and 5 would be crowded.
 MANY_DECADES = 3
 STYLE = f"""{STRIPS_STYLE}
 td {{ white-space: nowrap; }}
@@ -43,7 +43,7 @@ def _lines(data: TransferData, width: int, explain: bool) -> Iterator[Renderable
     for row in data.chosen:
         yield from _paragraph(row_sentences(data, row), width)
     yield Text("\n".join(["", *data.settings, ""]), style="dim")
-    # Notes are below: in a terminal of 80 columns the numbers leave no room for them.
+    # Notes are below the table, because the numbers fill a terminal of 80 columns.
     header, rows = data.rules
     yield table(header[:-1], [row[:-1] for row in rows if row[-1] != SILENT])
     for note, names in data.notes.items():
@@ -79,7 +79,7 @@ def _body(data: TransferData) -> str:
 <p class="settings">One dot for each rule. The dashed line is the tuned run. Open dots give no settings here.</p>
 <ul>{_items(others)}</ul>
 <h2>Which axis moves each rule</h2>{html_table(*data.axes)}
-<p class="settings">Factors of the rotation. An asterisk marks an axis on which the rule is silent, so we filled it.</p>
+<p class="settings">Factors of the rotation. An asterisk marks an axis on which the rule is silent.</p>
 {"" if data.check is None else _check(data.check)}
 <h2>All rules</h2><div class="rules">{html_table(*data.rules)}</div>
 <h2>Sources</h2><ul>{_items([f"{row.name}: {row.source}" for row in data.transfer.rows])}</ul>"""
@@ -116,7 +116,7 @@ def strip(data: TransferData, quantity: str, rows: Sequence[TransferRow]) -> Any
             x=[factor * getattr(row, quantity) for row in shown],
             y=[row.name for row in shown],
             mode="markers",
-            # One colour for all: a second one would be read as a judgement.
+            # One colour for all, because a second one would be read as a judgement.
             marker={
                 "size": 11,
                 "color": theme.COLOURS[0],
@@ -127,7 +127,7 @@ def strip(data: TransferData, quantity: str, rows: Sequence[TransferRow]) -> Any
         )
     tuned = factor * getattr(data.transfer.tuned, quantity)
     drawn.add_vline(x=tuned, line={"color": theme.GREY, **theme.DASHED})
-    # Plotly places annotations of a logarithmic axis by the logarithm.
+    # Positions of Plotly's annotations on a logarithmic axis are logarithms.
     drawn.add_annotation(
         text="tuned run", x=log10(tuned), y=1, yref="paper", yanchor="bottom", showarrow=False, font={"size": 12}
     )

@@ -10,7 +10,7 @@ from gyroscope._lazy import lazy_names
 if TYPE_CHECKING:
     from gyroscope.report.run_gather import gather
 
-# The file that makes a folder a sweep, which the lab reports on.
+# The file that marks a folder as a sweep. The lab reports on sweeps.
 SWEEP_FILE = "sweep.toml"
 
 __all__ = ["SWEEP_FILE", "gather"]

@@ -13,15 +13,15 @@ from gyroscope.advice.thresholds import MIN_SHOWN_STANDARD_ERRORS, MIN_SIGNAL_RA
 from gyroscope.report.layer_table import UNKNOWN, Column, LayerTable, known, layer_table
 from gyroscope.theory.law import safe_divide
 
-# What a reader of the table may ask.
+# The legend of the table.
 LEGEND = (
-    "rotation: of the last step in radians (~ is an estimate), and over that of equilibrium. "
-    "norm: after it, and over that of equilibrium. spread: of the neurons' rotation over that of noise. "
+    "rotation: of the last step in radians (~ is an estimate), and divided by that of equilibrium. "
+    "norm: after the step, and divided by that of equilibrium. spread: of the neurons' rotation over that of noise. "
     "κ²: signal over noise in one batch. s: mean square of updates over that of noise. "
     "λ_u/λ: radial gradient over weight decay (± if it may be 0). dead: vectors without a gradient."
 )
-# After a rule whose angle a rotational optimizer takes.
-NORMS_HELD = ", its angle at norms that are held"
+# Added to a rule whose angle a rotational optimizer uses.
+NORMS_HELD = ", its angle at fixed norms"
 
 
 @final
@@ -64,7 +64,7 @@ def _rotation(layer: CheckpointView, digits: int) -> str:
 
 
 def _signal(layer: CheckpointView, _: int) -> str:
-    # Below the threshold an estimate is scatter, and would be read as a number.
+    # An estimate below the threshold is noise, and would be mistaken for a number.
     is_scatter = layer.signal_ratio < MIN_SIGNAL_RATIO
     return f"< {MIN_SIGNAL_RATIO:g}" if is_scatter else known(layer.signal_ratio, 2)
 
@@ -74,7 +74,7 @@ def _over_decay(layer: CheckpointView, value: float) -> float:
 
 
 def _lambda(layer: CheckpointView, _: int) -> str:
-    """Return λ_u/λ, or its error alone if it is within two standard errors of 0."""
+    """Return λ_u/λ, or only its error if it is within two standard errors of 0."""
     value = _over_decay(layer, layer.lambda_u)
     error = _over_decay(layer, layer.lambda_u_error)
     if not isfinite(value):

@@ -1,4 +1,4 @@
-"""Several runs beside each other: the layers that they share, and their losses at the end."""
+"""Comparison of several runs: the layers that they share, and their losses at the end."""
 
 from collections.abc import Sequence
 
@@ -20,7 +20,7 @@ def shared_layers(runs: Sequence[tuple[str, Sequence[str]]]) -> list[list[str]]:
     shared = set.intersection(*plain)
     if not shared:
         names = " and ".join(name for name, _ in runs[:2])
-        raise RunError(f"{names} have different layers and share none. Report on each run by itself.")
+        raise RunError(f"{names} have no layer in common. Report on each run separately.")
     return [[layer for layer in layers if plain_name(layer) in shared] for _, layers in runs]
 
 
@@ -28,7 +28,7 @@ def comparison_summary(runs: Sequence[RunData], all_layers: Sequence[Sequence[st
     """Return how the losses of several runs differ at the end, and which layers are left out.
 
     runs        as a page shows them
-    all_layers  of each run, before those that are not shared were left out
+    all_layers  of each run, including those that are not shared
     """
     sentences = list(filter(None, [_losses(runs)]))
     for run, layers in zip(runs, all_layers, strict=True):
@@ -45,7 +45,7 @@ def _pronoun(layers: Sequence[str]) -> str:
 
 
 def _losses(runs: Sequence[RunData]) -> str:
-    """Return the sentence about the losses, or nothing if a run has none or they are of different names."""
+    """Return the sentence about the losses, or an empty one if a run has none or their names differ."""
     heads = [run.head for run in runs]
     if not all(head.loss_name for head in heads) or len({head.loss_name for head in heads}) > 1:
         return ""

@@ -27,8 +27,8 @@ TRIALS = {
 }
 # The networks of the next two tables. None means that a conversion was not tried there.
 TRIED_ON = ("an MLP", "a CNN", "a GPT")
-# Loss at settings converted from AdamW, minus that at the best of nine settings. Below it is AdamW's loss at settings
-# converted back from these, minus that at its own best of nine.
+# Loss at settings converted from AdamW, minus that at the best of nine settings. The next table has AdamW's loss at
+# settings converted back from these, minus that at its own best of nine.
 AGAINST_TUNED = {
     "NAdam": (0.014, -0.004, 0.008),
     "Lion": (0.015, 0.001, -0.055),
@@ -51,11 +51,11 @@ QUANTITIES = {"memory": "memory", "norm": "norm", "rotation": "rotation per step
 @final
 @dataclass(frozen=True)
 class Conversion:
-    """Settings of another optimizer with which it trains alike.
+    """Equivalent settings of another optimizer.
 
     rule      the tuned settings
     matches   for each layer the other rule, what it keeps and what differs
-    layers    what was given of the weights of each layer
+    layers    the given facts about the weights of each layer
     schedule  of the tuned run, or None
     """
 
@@ -84,7 +84,7 @@ class Conversion:
         return f"Use {new.name}: {', '.join(parts)}."
 
     def sentences(self) -> Iterator[str]:
-        """Yield what the new settings keep, what differs and what they depend on."""
+        """Yield what the new settings keep, what they change and what they depend on."""
         converted = self.match
         kept = [QUANTITIES[name] for name in QUANTITIES if name in converted.kept]
         yield f"They keep the {join_words(kept)} of {rule_text(self.rule)}." if kept else "They keep nothing exactly."
@@ -92,7 +92,7 @@ class Conversion:
         if changed:
             yield f"They multiply the {join_words(changed)}."
         if converted.rule.keeps_norm:
-            yield "Norms stay where they start."
+            yield "Norms keep their initial values."
         if converted.schedule_power == 1:
             yield "Keep your schedule."
         else:
@@ -100,11 +100,11 @@ class Conversion:
         if "unit_grad_norm" in (*self.rule.needs, *converted.rule.needs) and len(self.layers) == 1:
             yield "The gradient norm differs between layers, so give that of each layer: --unit-grad-norm 0.19,0.06."
         if self.rule.whole_matrix != converted.rule.whole_matrix and len(self.layers) == 1:
-            yield "The answer holds for matrices of this shape."
+            yield "The answer is for matrices of this shape."
         yield from self._trials()
 
     def _trials(self) -> Iterator[str]:
-        """Yield what trials of ours say of the conversion."""
+        """Yield the results of our trials of the conversion."""
         name = self.match.rule.name
         if self.rule.name == "AdamW" and name in TRIALS:
             (mlp, gpt), (mlp_lost, gpt_lost) = TRIALS[name]

@@ -21,7 +21,7 @@ class Column:
 
     title     heading, with a line break if a narrow terminal needs one
     value     number of a layer, by which members of a family are ordered. NaN if it is unknown
-    text      cell of a layer with so many digits, if it is not the number alone
+    text      cell of a layer, given the number of digits, if it is not only the number
     infinite  cell if the number is infinite
     is_step   whether the number is shown to its last digit
     """
@@ -48,7 +48,7 @@ class Column:
             return self.cell(members[0])
         low = self.cell(ordered[0], RANGE_DIGITS)
         high = self.cell(ordered[-1], RANGE_DIGITS)
-        # A dash before a minus would be read as another minus.
+        # A dash before a minus sign would be read as another minus.
         return low if low == high else f"{low}{' to ' if '-' in (low[0], high[0]) else '–'}{high}"
 
 
@@ -76,17 +76,17 @@ def layer_table(
     distance: Callable[[Any], float],
     shapes: Mapping[str, Sequence[int]] | None = None,
 ) -> LayerTable:
-    """Return the table of layers. A column without any content is left out.
+    """Return the table of layers. Empty columns are left out.
 
     layers    objects with a name
     columns   what is shown of each
-    distance  factor by which a layer is away from the usual, 1 or more. The worst member of a family has the largest
+    distance  factor by which a layer differs from the usual, 1 or more. It is largest for the worst member of a family
     shapes    by name, if they are known
     """
     by_name = {layer.name: layer for layer in layers}
     labels = short_labels(list(by_name))
     families = group_families(list(by_name), {name: tuple(shape) for name, shape in (shapes or {}).items()})
-    # Rows of single layers have their label. A shape is shown beside families, whose members it describes.
+    # Rows of single layers show their label. A family also shows the shape of its members.
     has_shapes = shapes is not None and len(families) < len(by_name)
     rows = []
     for family in families:

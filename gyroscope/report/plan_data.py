@@ -21,7 +21,7 @@ from gyroscope.theory import Match
 from gyroscope.theory.law import safe_divide
 from gyroscope.theory.layer_prediction import LayerPrediction
 
-# Points of a curve that are kept. A longer run is thinned evenly, with its first and last step.
+# Largest number of points of a curve. A longer run is thinned evenly, and keeps its first and last step.
 MOST_POINTS = 500
 # Characters of a layer's label, so that a phone shows it on one line.
 MAX_LABEL = 24
@@ -53,14 +53,14 @@ CURVES = ("lr", "angular_update", "norm", "equilibrium_angular_update", "equilib
 
 @dataclass(frozen=True)
 class PlanData:
-    """All that is shown of a plan. `gyroscope.planner.run_plan.Plan` adds how it is shown.
+    """All data of a plan. `gyroscope.planner.run_plan.Plan` adds text, page and JSON.
 
     optimizer        its name, as the user knows it
-    predictions      one for each layer of which enough is known, in the order of the model
+    predictions      one for each layer with enough inputs, in the order of the model
     missing          layers without a forecast, and why
     notes            what the forecast leaves out, as sentences without a full stop
     steps_per_epoch  None if the batch or the data set is unknown
-    equivalents      other optimizers by name: settings with which they train alike, or why there are none
+    equivalents      other optimizers by name: equivalent settings, or why there are none
     """
 
     optimizer: str
@@ -70,7 +70,7 @@ class PlanData:
     steps_per_epoch: float | None = None
     equivalents: Mapping[str, Match | str] = field(default_factory=dict)
 
-    # Computed when first needed: a user of `layers` alone does not wait for the warmups in remedies.
+    # Computed at first use, so that a user who only needs `layers` does not wait for the search for warmups.
     @cached_property
     def findings(self) -> Diagnosis:
         """The judgement on the run, worst first."""
@@ -79,7 +79,7 @@ class PlanData:
 
     @cached_property
     def facts(self) -> tuple[Finding, ...]:
-        """The numbers of the run, in sentences that judge nothing."""
+        """The numbers of the run, in sentences without a judgement."""
         return plan_facts(self.predictions, self.steps_per_epoch, self.equivalents)
 
     @property
@@ -105,11 +105,11 @@ class PlanData:
         return f"Plan: {self.optimizer}, {count} layer{'' if count == 1 else 's'} over {steps:,} steps"
 
     def fastest_first(self, most: int) -> list[LayerPrediction]:
-        """Return at most so many layers with a forecast, evenly from the fastest start to the slowest."""
+        """Return at most `most` layers with a forecast, evenly from the fastest start to the slowest."""
         return _evenly([group[0] for group in self._alike_groups], most)
 
     def drawn_layers(self, most: int) -> dict[str, LayerPrediction]:
-        """Return at most so many layers with distinct curves, by label with the number of similar ones."""
+        """Return at most `most` layers with distinct curves, by label, with the number of similar layers."""
         labels = short_labels([prediction.name for prediction in self.predictions])
         shown = dict(zip(labels, chart_labels(list(labels.values()), MAX_LABEL), strict=True))
         drawn = {}
@@ -122,7 +122,7 @@ class PlanData:
     def _alike_groups(self) -> list[list[LayerPrediction]]:
         """Layers with a forecast in groups whose rotation and norm are alike, the fastest start first."""
         forecasts = [prediction for prediction in self.predictions if prediction.forecast is not None]
-        # NaN, of layers without an equilibrium to compare with, would leave the order to chance.
+        # NaN (layers without an equilibrium to compare with) would make the order random.
         forecasts.sort(key=lambda prediction: -np.nan_to_num(prediction.fastest[0]))
         groups: list[list[LayerPrediction]] = []
         for prediction in forecasts:
@@ -140,7 +140,7 @@ def _evenly(values: Sequence[T], most: int) -> list[T]:
 
 
 def _is_alike(first: LayerPrediction, second: LayerPrediction) -> bool:
-    """Return whether two layers of one schedule rotate and grow alike at all steps that a picture shows."""
+    """Return whether two layers with the same schedule rotate and grow alike at all steps in a picture."""
     if first.forecast is None or second.forecast is None or len(first.forecast.lr) != len(second.forecast.lr):
         return False
     kept = thinned(len(first.forecast.lr))
@@ -202,7 +202,7 @@ def _layer(prediction: LayerPrediction) -> dict[str, Any]:
             "total_decay": forecast.total_decay,
             "end_norm_ratio": forecast.end_norm_ratio,
             "step": kept,
-            # As lists: arrays have the five digits of a picture.
+            # As lists, because arrays are written with the five digits of a picture.
             **{name: getattr(forecast, name)[kept].tolist() for name in CURVES},
         }
     return data
@@ -214,7 +214,7 @@ def thinned(steps: int) -> Int64:
 
 
 def match_data(match: Match | str) -> dict[str, Any]:
-    """Return a match, or why there is none, as JSON has it."""
+    """Return a match, or why there is none, as JSON."""
     if isinstance(match, str):
         return {"missing": match}
     return {

@@ -1,8 +1,8 @@
-"""What a page of runs shows, as plain data: the same that `gyroscope report --json` prints.
+"""The data of a page of runs, which `gyroscope report --json` prints too.
 
-Arrays named `series` run over the samples in `RunData.steps`. Angles are radians per step. A number that is
-undetermined is NaN here and null in JSON, where numbers in arrays have five digits. The dictionaries within are typed
-in tools/javascript/page_data.d.ts, as the page reads them.
+Arrays named `series` run over the samples in `RunData.steps`. Angles are radians per step. An unknown number is NaN
+here and null in JSON. Numbers in arrays have five digits in JSON. tools/javascript/page_data.d.ts has the types of the
+dictionaries, as the page reads them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,7 @@ from gyroscope.report.run_head import RunHead
 
 Series: TypeAlias = dict[str, Array]
 
-# What is kept of each layer, as quantity.statistic: `Run.series(layer, quantity, statistic)` has the same numbers.
+# Series of each layer as quantity.statistic. `Run.series(layer, quantity, statistic)` has the same numbers.
 LAYER_SERIES = (
     "angular_update.mean",
     "angular_update.q05",
@@ -36,7 +36,7 @@ LAYER_SERIES = (
     "alignment",
 )
 
-# Series of the layers that the page shows together, and which quantiles over layers it takes.
+# Series that the page shows for all layers together, with the quantiles over layers.
 OVER_LAYERS = {
     "angular_update.mean": ("q05", "q50", "q95"),
     "predicted_angular_update": ("q50",),
@@ -45,7 +45,7 @@ OVER_LAYERS = {
     "alignment": ("q05", "q50", "q95"),
 }
 
-# Logged scalars that a page draws: the first ones, since each takes the room of a hand's breadth.
+# Number of logged scalars that a page draws. It draws the first ones, because each takes a whole chart.
 MOST_DRAWN = 4
 
 # Quantities whose distribution over the neurons of a layer can be shown.
@@ -70,7 +70,7 @@ class LayerData:
     """A layer: its description, its series by the names of `LAYER_SERIES`, and their summary.
 
     family         pattern of its name and those of the same layer in other blocks, or its label
-    shape          of its own part of a fused weight
+    shape          of the layer. A part of a fused weight has its own
     summary        the layer in one line: `run_layers.summary`
     spread         rotation of its neurons over their median: `run_layers.spread`
     distributions  by quantity, at a few steps. Empty on a live page, which requests them one by one
@@ -95,7 +95,7 @@ class LayerData:
 class RunData:
     """A run. `series` is taken over its layers: `angular_update.mean.q50` is the median of the layers' means.
 
-    total, stride  samples on disk, of which each `stride`-th was read
+    total, stride  samples on disk. Every `stride`-th was read
     scalars        by name in the order of appearance. On a live page only those that it draws
     groups         parameter groups: rule, number of layers, and the series `lr` and `weight_decay`
     summary        what the findings mean, in a few sentences
@@ -139,10 +139,10 @@ class RunData:
 @final
 @dataclass(frozen=True)
 class Report:
-    """The page: one run, or several on the layers they share: fewest findings first, then most, then the others.
+    """The page: one run, or several with the layers they share. First fewest findings, then most, then the others.
 
     summary          how several runs differ, in a few sentences
-    max_usual_ratio  measured over predicted, or its inverse, from which on the table highlights a number
+    max_usual_ratio  measured over predicted, or its inverse, above which the table highlights a number
     min_rate_share   share of the peak learning rate below which a logarithmic axis shows no curve
     at               step at which the page opens. None shows all steps
     """

@@ -25,7 +25,7 @@ from gyroscope.report.run_theory import bound_of, plane, stability, update_bound
 from gyroscope.store import Run, RunError, open_run
 from gyroscope.store.reader import Progress
 
-# Samples of a run that a page shows at most.
+# Largest number of samples that a page shows.
 MOST = 2000
 QUANTILES = {"q05": 0.05, "q50": 0.5, "q95": 0.95, "max": 1.0}
 
@@ -42,7 +42,7 @@ def gather(paths: Sequence[str | os.PathLike[str]], at: int | None = None, progr
             check(run)
         last = max(int(run.steps[-1]) for run in runs)
         if at is not None and not 0 <= at <= last:
-            raise RunError(f"There is no step {at:,} to open at: the last one that was measured is {last:,}.")
+            raise RunError(f"There is no step {at:,} to open at. The last measured step is {last:,}.")
         shared = shared_layers([(str(run.path), run.layers) for run in runs]) if len(runs) > 1 else [None]
         of_runs = zip(runs, names_of(runs), shared, strict=True)
         gathered = [gather_run(run, name, layers=layers, at=at) for run, name, layers in of_runs]
@@ -58,13 +58,13 @@ def make_report(runs: Sequence[RunData], all_layers: Sequence[Sequence[str]], at
 def check(run: Run) -> None:
     """Raise unless there is something to show."""
     if not run.layers or "angular_update" not in run.quantities:
-        raise RunError(f"{run.path} has no data of a tracker: no layer's rotation. Train with gyro.Tracker.")
+        raise RunError(f"{run.path} has no rotation of any layer. Train with gyro.Tracker.")
     if len(run.steps) == 0:
-        raise RunError(f"{run.path} is empty: it has no samples yet. Wait for the first, or train on.")
+        raise RunError(f"{run.path} has no samples yet. Wait for the first one.")
 
 
 def names_of(runs: Sequence[Run]) -> list[str]:
-    """Return names of runs: their directories, with as many of those above as it takes to distinguish them."""
+    """Return names of runs: their directories, with as many parent directories as needed to distinguish them."""
     paths = [run.path.resolve() for run in runs]
     for depth in range(1, max(len(path.parts) for path in paths) + 1):
         names = [clean_text(str(Path(*path.parts[-depth:]))) for path in paths]
@@ -76,7 +76,7 @@ def names_of(runs: Sequence[Run]) -> list[str]:
 
 def ordered(runs: Sequence[RunData]) -> list[RunData]:
     """Return the run with the fewest findings, the one with the most, then the others in between."""
-    # The two ends first, because comparisons of many runs show these.
+    # The two extremes come first, because comparisons of many runs show these.
     best = sorted(runs, key=lambda run: run.score)
     return [best[0], best[-1], *best[1:-1]] if len(best) > 2 else best
 
@@ -94,9 +94,9 @@ def gather_run(
 
     run     as the store has it
     name    of the run
-    layers  those that a comparison shows, under their plain names. All if None
+    layers  the layers that a comparison shows, by plain name. None means all
     id      of the run on a live page
-    live    a live page requests distributions one by one, so its data have none
+    live    whether the page is live. It then requests distributions one by one, so its data have none
     at      step of which the distributions are included
     """
     histories = [history for history in layer_histories(run) if layers is None or history.name in layers]
@@ -120,7 +120,7 @@ def gather_run(
 
 
 def findings_data(run: Run, *, live: bool = False, rename: Callable[[str], str] = str) -> dict[str, Any]:
-    """Return what changes as a run goes on: findings, marks, notes and what training logged."""
+    """Return what changes while a run goes on: findings, marks, notes and logged values."""
     diagnosis = run.diagnose()
     judged = judged_steps(run)
     return {
@@ -128,20 +128,20 @@ def findings_data(run: Run, *, live: bool = False, rename: Callable[[str], str] 
         "verdicts": [_finding(finding, rename) for finding in diagnosis],
         "marks": _marks(layer_histories(run), diagnosis),
         "notes": [*run.notes, *([] if judged is None else [judged])],
-        # A live page gets them again with each diagnosis, so it gets no more than it draws.
+        # A live page gets these values with each diagnosis, so it gets only those that it draws.
         "scalars": {name: _logged(run, name) for name in run.scalars[: MOST_DRAWN if live else None]},
     }
 
 
 def _logged(run: Run, name: str) -> dict[str, Any]:
-    """Return values that training logged, evenly thinned where they are many, and the last of them."""
+    """Return the values that training logged, thinned evenly if there are many, and the last one."""
     steps, values = run.scalar(name)
     stride = -(-len(steps) // MOST)
     return {"steps": steps[::stride], "values": values[::stride], "last": float(values[-1])}
 
 
 def over_layers(blocks: Mapping[str, Array]) -> Series:
-    """Return what the page shows of all layers together, from blocks (layers, samples) by name."""
+    """Return the series that the page shows for all layers together, from blocks (layers, samples) by name."""
     return {
         f"{name}.{level}": quantile(blocks[name], QUANTILES[level])
         for name, levels in OVER_LAYERS.items()

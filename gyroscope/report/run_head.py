@@ -49,7 +49,7 @@ class RunHead:
 
 
 def run_head(run: Run) -> RunHead:
-    """Return the head of a run, from as many samples as were read."""
+    """Return the head of a run, from the samples that were read."""
     groups = Counter(run.layer(name).group for name in run.layers)
     number = groups.most_common(1)[0][0] if groups else 0
     optimizer = str(group_config(run.config, number).get("optimizer", "unknown optimizer"))

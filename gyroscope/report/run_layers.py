@@ -14,7 +14,7 @@ from gyroscope.advice.record import finite_ratio
 from gyroscope.report.run_data import DISTRIBUTIONS, LAYER_SERIES, LayerData
 from gyroscope.store import LayerInfo, Run
 
-# Steps of a run at which a page in a file holds the distributions: the first, the last and some between.
+# Number of steps at which a page in a file contains distributions: the first, the last and some between.
 SHOWN_STEPS = 7
 
 
@@ -65,9 +65,10 @@ def own_shape(layer: LayerInfo) -> tuple[int, ...]:
 
 
 def summary(history: LayerHistory) -> dict[str, Any]:
-    """Return a layer in one line: means over the part of the run that findings judge, measured over predicted ratios.
+    """Return a layer in one line: means over the judged part of the run, and ratios of measured over predicted.
 
-    Once a layer's numbers are not finite, the earlier ones do not describe it: all are NaN, and `diverged` is true.
+    If the last numbers of a layer are not finite, the earlier ones do not describe it. All are NaN, and `diverged` is
+    true.
 
     reference             "equilibrium", or the "forecast" if the run is shorter than one memory
     decay_ratio           λ_e/λ: 1 if the loss does not depend on the scale of the weights
@@ -88,7 +89,7 @@ def summary(history: LayerHistory) -> dict[str, Any]:
         "rotation_discrepancy": history.mean(history.series("rotation_discrepancy", "q50")),
         "alignment": history.mean(history.series("alignment")),
         "imbalance": history.mean(history.quantile_ratio()) / _noise(history),
-        # The least: a vector is dead if it never rotated in the whole window.
+        # The smallest count, because a vector is dead if it never rotated in the whole window.
         "dead_vectors": float(np.fmin.reduce(dead)) if dead.size else nan,
         "frozen_share": history.mean(finite_ratio(history.series("frozen_entries"), history.series("entries"))),
         "settled_at": history.settled_at,
@@ -111,7 +112,7 @@ def _noise(history: LayerHistory) -> float:
 
 
 def distributions(run: Run, layer: str, at: int | None = None) -> dict[str, list[dict[str, Any]]]:
-    """Return those of each quantity at a few steps, and at the sample next to the step `at`."""
+    """Return the distributions of each quantity at a few steps, and at the sample nearest to the step `at`."""
     # The last sample of a run may have norms and no rotation.
     known = np.flatnonzero(np.isfinite(run.series(layer, "angular_update")))
     places = np.linspace(0, len(known) - 1, SHOWN_STEPS if known.size else 0).round().astype(int)
@@ -123,7 +124,7 @@ def distributions(run: Run, layer: str, at: int | None = None) -> dict[str, list
 
 
 def distributions_at(run: Run, layer: str, quantity: str, samples: Sequence[int]) -> list[dict[str, Any] | None]:
-    """Return how many vectors have a value in each bin, and which have the smallest and the largest, at some samples.
+    """Return the number of vectors in each bin, and the vectors with the smallest and largest value, at some samples.
 
     Bin k counts 2^((k-96)/2) ≤ |x| < 2^((k-95)/2), and `counts` begins with bin `first`. Missing ids are -1.
     Samples are given by index. None if the layer was not measured there.

@@ -1,4 +1,4 @@
-"""Theory beside a run: the plane of learning rate and weight decay, the stable region, bounds of updates."""
+"""Theory for a run: the plane of learning rate and weight decay, the stable region, bounds of updates."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -15,7 +15,7 @@ from gyroscope.theory.law import Weights
 
 # Points along each axis of the plane.
 GRID = 33
-# Factor by which the plane goes beyond what lies on it.
+# Factor by which the plane extends beyond the points on it.
 MARGIN = 5.0
 # Optimizers whose equivalent settings are shown.
 OTHERS: tuple[tuple[type[UpdateRule], dict[str, Any]], ...] = ((AdamW, {}), (SGDM, {"momentum": 0.9}), (Lion, {}))
@@ -25,7 +25,7 @@ def plane(layers: Sequence[LayerHistory]) -> dict[str, Any] | None:
     """Return rotation and timescale over a grid of learning rates and weight decays, rows by weight decay.
 
     It is around the group with the most layers. None if the theory does not cover its rule, or if it has no decay.
-    `neighbours` are settings of other optimizers that train alike.
+    `neighbours` are equivalent settings of other optimizers.
     """
     groups = Counter(history.layer.group for history in layers)
     group = groups.most_common(1)[0][0]
@@ -36,7 +36,7 @@ def plane(layers: Sequence[LayerHistory]) -> dict[str, Any] | None:
     weights = _typical(members)
     neighbours = list(_neighbours(rule, weights))
     rates = members[0].lr
-    # The end of a schedule goes to zero, and would stretch a logarithmic axis without end.
+    # A schedule that ends at zero would stretch a logarithmic axis without limit.
     rates = rates[rates > MIN_RATE_SHARE * rule.lr]
     decays = members[0].series("weight_decay")
     lr = _axis([rule.lr, *rates, *(neighbour["lr"] for neighbour in neighbours)])
@@ -47,7 +47,7 @@ def plane(layers: Sequence[LayerHistory]) -> dict[str, Any] | None:
         try:
             with np.errstate(all="ignore"):
                 equilibrium = rule.replace(lr=float(lr[0]), weight_decay=decay).at(lr, weights)
-        except ValueError:  # settings that the rule refuses leave a gap
+        except ValueError:  # invalid settings of the rule leave a gap
             continue
         rotation[row] = np.nan if equilibrium.angular_update is None else equilibrium.angular_update
         timescale[row] = np.nan if equilibrium.timescale is None else equilibrium.timescale
@@ -56,7 +56,7 @@ def plane(layers: Sequence[LayerHistory]) -> dict[str, Any] | None:
 
 
 def _typical(layers: Sequence[LayerHistory]) -> Weights:
-    """Return the median layer. Its gradient where one was measured."""
+    """Return the median layer, with its gradient if one was measured."""
     middle = sorted(layers, key=lambda history: history.layer.fan_in)[len(layers) // 2]
     grads = [history.mean(history.series("unit_grad_norm", "rms")) for history in layers]
     known = [grad for grad in grads if grad > 0]
@@ -87,7 +87,7 @@ def _axis(values: Sequence[float]) -> Array:
 
 
 def _betas(layers: Sequence[LayerHistory]) -> list[tuple[float, float]]:
-    """Return the pairs of Adam's betas, where the stability of its two averages is a question."""
+    """Return the pairs of Adam's betas, whose two averages can be unstable."""
     pairs = [history.rule.adam_betas for history in layers if history.rule is not None]
     return list(dict.fromkeys(pair for pair in pairs if pair is not None))
 
@@ -111,7 +111,7 @@ def stability(layers: Sequence[LayerHistory]) -> dict[str, Any] | None:
 
 
 def bound_of(layers: Sequence[LayerHistory]) -> tuple[list[tuple[float, float]], bool]:
-    """Return what bounds the updates of some layers: pairs of Adam's betas, and whether there are Lion's signs.
+    """Return what bounds the updates of some layers: pairs of Adam's betas, and whether any layer uses Lion.
 
     A step that is scaled to an angle is bounded by neither.
     """
@@ -122,7 +122,7 @@ def bound_of(layers: Sequence[LayerHistory]) -> tuple[list[tuple[float, float]],
 def update_bound(bound: tuple[list[tuple[float, float]], bool], steps: Int64) -> Array:
     """Return the largest possible entry of an update in units of lr, at each step, for the loosest group.
 
-    Lion's is 1. NaN where neither Adam nor Lion trains.
+    It is 1 for Lion, and NaN if no layer is trained by Adam or Lion.
     """
     betas, has_signs = bound
     bounds = [np.asarray(adam.update_bound(steps, *pair, exact=True)) for pair in betas]

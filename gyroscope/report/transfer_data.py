@@ -13,7 +13,7 @@ from gyroscope.theory.scaling import TransferRow
 from gyroscope.theory.transfer_rules import AXES
 
 GROUPS = ("hidden", "head", "embedding", "gains")
-# The note of a rule that is silent on every axis that changes.
+# The note of a rule that is silent on all axes that change.
 SILENT = "silent on this change"
 
 
@@ -27,7 +27,7 @@ class Table(NamedTuple):
 @final
 @dataclass(frozen=True)
 class NeededWarmup:
-    """The warmup with which no step rotates faster than in equilibrium.
+    """The warmup that keeps every step from rotating faster than in equilibrium.
 
     steps     None if no warmup that was tried is enough
     searched  steps of the longest warmup that was tried
@@ -40,7 +40,7 @@ class NeededWarmup:
 @final
 @dataclass(frozen=True)
 class CheckedQuantity:
-    """A quantity as promised and as measured: medians over layers, and the smallest and largest ratio."""
+    """A predicted and measured quantity: medians over layers, and the smallest and largest ratio."""
 
     name: str
     promised: float
@@ -62,12 +62,12 @@ class CheckedQuantity:
 @final
 @dataclass(frozen=True)
 class TransferCheck:
-    """A transferred run beside what a rule promised.
+    """A comparison of a transferred run with the prediction of a rule.
 
     run         its path
-    rule        the rule with whose promise it is compared
+    rule        the rule whose prediction it is compared with
     quantities  settings, rotation, norm and run length
-    other       in which sizes it is not the run that was asked for, as a sentence, or nothing
+    other       sizes in which it differs from the requested run, as a sentence, or empty
     """
 
     run: str
@@ -82,7 +82,7 @@ class TransferCheck:
         for each in self.quantities:
             ratios = format_range([each.smallest, each.largest])
             rows.append([each.name, setting(each.promised), setting(each.measured), ratios])
-        return Table(("quantity", "promised", "measured", "measured / promised"), rows)
+        return Table(("quantity", "predicted", "measured", "measured / predicted"), rows)
 
 
 @final
@@ -95,7 +95,7 @@ class TransferData:
     schedule  shape of the learning rate over both runs
     asked     the rule that the user asked for, or None
     warmups   by rule, for the rows that are shown first
-    check     a transferred run beside the promise, or None
+    check     a comparison of a transferred run with the prediction, or None
     """
 
     transfer: Transfer
@@ -107,7 +107,7 @@ class TransferData:
 
     @cached_property
     def chosen(self) -> tuple[TransferRow, ...]:
-        """The rows to show first: the one that was asked for, or the recommended ones."""
+        """The rows to show first: the requested one, or the recommended ones."""
         if self.asked is None:
             return self.transfer.recommended
         return tuple(row for row in self.transfer.rows if row.name == self.asked)
@@ -141,7 +141,7 @@ class TransferData:
         length = f"{amount(scale.steps)} steps"
         if self.unit != "steps":
             length = f"{amount(scale.tokens)} {self.unit}, {length}"
-        # A run in steps may leave its batch open, which is then 1.
+        # A run whose length is in steps may have no batch, which is then 1.
         is_open = self.unit == "steps" and self.transfer.base.batch == self.transfer.to.batch == 1
         sizes = [length] if is_open else [f"batch {amount(scale.batch)}", length]
         sizes += [
@@ -161,7 +161,7 @@ class TransferData:
         return {"tokens": self.stuff, "params": "model size"}.get(axis, axis)
 
     def is_silent(self, row: TransferRow) -> bool:
-        """Return whether a rule says nothing about any axis that changes."""
+        """Return whether a rule is silent on all axes that change."""
         return bool(self.ratios) and set(row.silent_on) == set(self.ratios)
 
     @cached_property
@@ -171,7 +171,7 @@ class TransferData:
 
     @cached_property
     def agreeing(self) -> tuple[TransferRow, ...]:
-        """Those whose rotation is within a tenth of that of the first row."""
+        """The rules whose rotation is within a tenth of that of the first row."""
         return tuple(row for row in self.speaking if abs(self.over_first(row) - 1) <= limit.TRANSFER_AGREEMENT)
 
     def over_first(self, row: TransferRow) -> float:
@@ -182,7 +182,7 @@ class TransferData:
     @property
     def rules(self) -> Table:
         """The tuned run and every rule in numbers, with a note in the last column."""
-        # Lines break where a terminal's columns are narrow. A page takes them as spaces.
+        # Line breaks for the narrow columns of a terminal. A page shows them as spaces.
         quantities = ("rotation,\nmrad", f"memory,\n{self.unit}", "memory,\n% of run", "run\nlength", "RMS\nentry")
         header = ("rule", "lr", "weight\ndecay", *quantities, "first\nsteps ×", "note")
         tuned = ["tuned run", *self._numbers(self.transfer.tuned, self.transfer.base), ""]
@@ -232,7 +232,7 @@ class TransferData:
 
     @property
     def axes(self) -> Table:
-        """The factor of rotation that each axis gives under each rule. An asterisk marks a filled silent axis."""
+        """The factor of rotation for each axis under each rule. An asterisk marks a silent axis."""
         speaking = [row for row in self.transfer.rows if not self.is_silent(row)]
         # Axes that move the rotation under some rule.
         moving = [
@@ -257,7 +257,7 @@ def amount(value: float) -> str:
     >>> amount(5e5), amount(1.234e10), amount(600)
     ('500K', '12.3B', '600')
     """
-    # From ten thousand on: 2,048 is a width, and 2K is not.
+    # Only from ten thousand, because 2,048 is a usual width and 2K is not.
     for least, unit, suffix in ((1e12, 1e12, "T"), (1e9, 1e9, "B"), (1e6, 1e6, "M"), (1e4, 1e3, "K")):
         if value >= least:
             return f"{format_number(value / unit)}{suffix}"

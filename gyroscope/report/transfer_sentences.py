@@ -11,7 +11,7 @@ from gyroscope.advice.phrases import format_number, format_range
 from gyroscope.report.transfer_data import NeededWarmup, TransferCheck, TransferData, setting
 from gyroscope.theory.scaling import LARGEST_CHANGE, TransferRow
 
-# What a row can keep of the tuned run, as a sentence says it.
+# What a row can keep of the tuned run, in words.
 QUANTITIES = {
     "rotation": "rotation per step",
     "run_length": "run length in memories",
@@ -42,7 +42,7 @@ def trust(data: TransferData) -> Iterator[str]:
         yield "Memory and run length are unknown here. Add --momentum or --betas."
     if data.transfer.beyond:
         changes = [f"{data.axis_name(axis)} (× {format_number(data.ratios[axis])})" for axis in data.transfer.beyond]
-        yield f"No source of a rule has tried such a change of {join_words(changes)}. They end at × {LARGEST_CHANGE:g}."
+        yield f"No source has tested such a change of {join_words(changes)}. Tests end at × {LARGEST_CHANGE:g}."
 
 
 def row_sentences(data: TransferData, row: TransferRow) -> Iterator[str]:
@@ -83,7 +83,7 @@ def _kept(data: TransferData, row: TransferRow) -> Iterator[str]:
 
 
 def _filling(data: TransferData, axis: str) -> str:
-    """Return what fills a silent axis, `transfer_rules.DEFAULTS` in words."""
+    """Return the default for an axis that a rule is silent on, `transfer_rules.DEFAULTS` in words."""
     width = "no change" if data.transfer.rule.keeps_norm else "the rule independent"
     return {"batch": "the square root", "tokens": "a kept run length", "width": width, "depth": "no change"}[axis]
 
@@ -95,7 +95,7 @@ def _start(start: float, warmup: NeededWarmup | None, steps: float) -> Iterator[
     if warmup is None:
         return
     if warmup.steps is None and (is_alike or start < 1):
-        # A momentum that fills makes the first updates longer than later ones.
+        # While the momentum fills, the first updates are longer than later ones.
         searched = _share(warmup.searched, steps)
         yield f"While the momentum fills they rotate faster. No warmup of up to {searched} prevents that."
     elif warmup.steps is None:
@@ -164,8 +164,8 @@ def deciding_axis(first: TransferRow, other: TransferRow) -> str:
 
 
 def checked(check: TransferCheck) -> Iterator[str]:
-    """Yield what a transferred run is compared with, and whether it is comparable."""
-    yield f"{check.run} beside the promise of {check.rule}, over the last part of the run at its full learning rate."
+    """Yield what a transferred run is compared with, and whether the two are comparable."""
+    yield f"{check.run} and the prediction of {check.rule}, over the last part of the run at full learning rate."
     if check.other:
         yield check.other
     length = next((each.measured for each in check.quantities if each.name == "run length"), None)
@@ -174,7 +174,7 @@ def checked(check: TransferCheck) -> Iterator[str]:
 
 
 def camps(data: TransferData) -> Iterator[str]:
-    """Yield whether the memory in tokens is kept as the batch changes, or changes with it."""
+    """Yield which rules keep the memory in tokens when the batch changes."""
     if "batch" not in data.ratios:
         return
     memory = f"the memory in {data.stuff}"

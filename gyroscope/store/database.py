@@ -16,13 +16,13 @@ LOCK_TIMEOUT = 5.0
 # Characters of a path in a sentence.
 LONGEST_PATH = 400
 
-# Other machines do not see the shared memory that write-ahead logging keeps beside a file on these filesystems.
+# On these filesystems other machines do not share the memory that write-ahead logging needs.
 NETWORK_FILESYSTEMS = {"9p", "afs", "beegfs", "ceph", "cifs", "gpfs", "lustre", "nfs", "nfs4", "panfs", "smb3", "smbfs"}
 NETWORK_FILESYSTEMS |= {"fuse.ceph", "fuse.glusterfs", "fuse.s3fs", "fuse.sshfs"}
 
-# By the beginning of SQLite's name for the error.
+# Remedies by the beginning of SQLite's name for the error.
 REMEDIES = {
-    "SQLITE_NOTADB": "is no SQLite database, so it is not a run. Pass the directory that the tracker made",
+    "SQLITE_NOTADB": "is not a SQLite database, so it is not a run. Pass the directory that the tracker made",
     "SQLITE_CORRUPT": "is damaged. Restore a copy, or save what is left with `sqlite3 run.sqlite .recover`",
     "SQLITE_BUSY": "is locked by another program. Close that program and try again",
     "SQLITE_CANTOPEN": "cannot be opened. Check that it exists and that you may read it and its directory",
@@ -48,7 +48,7 @@ def file_of(path: str | os.PathLike[str]) -> Path:
         return path if path.is_file() or (path.name == FILE and not path.is_dir()) else path / FILE
     # For example a name that is too long. A RuntimeError means an unknown home directory.
     except (OSError, ValueError, RuntimeError) as error:
-        raise RunError(f"{_short(path)} is no path for a run: {_reason(error)}. Choose another path.") from None
+        raise RunError(f"{_short(path)} is not a path for a run: {_reason(error)}. Choose another path.") from None
 
 
 def _short(path: Path) -> str:
@@ -110,7 +110,7 @@ def check(connection: sqlite3.Connection, file: Path) -> None:
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     if version != SCHEMA_VERSION:
         raise RunError(
-            f"{file} was written by another version of Gyroscope: it has schema {version}, and this version reads only "
+            f"{file} was written by another version of Gyroscope. It has schema {version}, and this version reads only "
             f"schema {SCHEMA_VERSION}. Open it with the version that wrote it, or start a new run at another path."
         )
 
@@ -118,8 +118,8 @@ def check(connection: sqlite3.Connection, file: Path) -> None:
 def open_reader(file: Path) -> sqlite3.Connection:
     """Return a connection that only reads. It never blocks a writer that uses write-ahead logging.
 
-    SQLite keeps shared memory beside a file with a write-ahead log. If the directory may not be written and there is no
-    log to read, the file is complete and is opened as one that cannot change.
+    SQLite keeps shared memory beside a file with a write-ahead log. If the directory is not writable and there is no
+    log, the file is complete and is opened as immutable.
     """
     with run_errors(file):
         _must_exist(file)
@@ -166,7 +166,7 @@ def start_journal(file: Path) -> str | None:
     if why is None:
         return None
     with closing(connect(file, "rw")) as connection:
-        # In exclusive mode SQLite needs no shared memory, so it can undo a change to WAL that got stuck half way.
+        # In exclusive mode SQLite needs no shared memory, so it can undo an incomplete change to WAL.
         connection.execute("PRAGMA locking_mode = EXCLUSIVE")
         connection.execute("PRAGMA journal_mode = DELETE")
     return (
@@ -179,13 +179,13 @@ def _start_log(file: Path) -> str | None:
     with closing(connect(file, "rw")) as connection:
         try:
             (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
-            # Only now the log and its shared memory are made.
+            # The log and its shared memory are created only now.
             connection.execute("BEGIN IMMEDIATE")
             connection.execute("ROLLBACK")
         except sqlite3.OperationalError as error:
             if name_of(error).startswith("SQLITE_BUSY"):
                 raise
-            return f"is where no log can be kept beside it ({error})"
+            return f"is in a place where no log can be written ({error})"
     return None if mode == "wal" else "is on a filesystem without shared memory"
 
 
@@ -193,7 +193,7 @@ def filesystem(path: Path, mounts: Path = Path("/proc/self/mounts")) -> str | No
     """Return the type of the filesystem of `path`, as Linux names it, or None if it is unknown."""
     target = str(path.resolve())
     kind = None
-    # The longest mount point that contains the path. The one mounted last hides an equal one before it.
+    # The longest mount point that contains the path. Of equal ones the last counts.
     longest = ""
     with suppress(OSError):
         for line in mounts.read_text(encoding="utf-8", errors="surrogateescape").splitlines():

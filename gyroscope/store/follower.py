@@ -1,4 +1,4 @@
-"""The SQL of readers: the samples of a database, also while it is being written, and the numbers in them."""
+"""The SQL of readers: the samples of a database and their numbers, also while it is being written."""
 
 import json
 import os
@@ -32,7 +32,7 @@ SAMPLE = np.dtype([("id", np.int64), ("step", np.int64), ("time", np.float64)])
 Samples = npt.NDArray[np.void]
 # Steps and values that were logged under one name, in the order of the steps.
 Columns = tuple[Int64, Array]
-# Kilobytes of the file that SQLite keeps in memory, because it is written by sample and read by layer.
+# Kilobytes of the file that SQLite caches, because it is written by sample and read by layer.
 CACHE = 64 * 1024
 # Rows that are decoded together when a whole run is read: about ten megabytes.
 PART_ROWS = 2**14
@@ -73,7 +73,7 @@ class Follower:
 
     @contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
-        """Open one transaction, so that all that is read in it is of one moment. Errors become `RunError`."""
+        """Open one transaction, so that everything read in it is from one moment. Errors become `RunError`."""
         with self._lock, run_errors(self.file):
             try:
                 self.connection.execute("BEGIN")
@@ -88,14 +88,14 @@ class Follower:
             self._read_state(connection)
             new = _samples(connection, "WHERE id > ? ORDER BY id", self._cursor)
             if len(new):
-                # If steps do not only grow, the run was resumed.
+                # If a step is not above the one before, the run was resumed.
                 if np.all(np.diff(np.concatenate([self.samples[-1:], new])["step"]) > 0):
                     self.samples = np.concatenate([self.samples, new])
                 else:
                     self._forget()
                     self.samples = _samples(connection, "ORDER BY step")
                 self._cursor = int(new["id"][-1])
-            # A damaged page of the table can lose rows without any other sign.
+            # A damaged page of the table can lose rows without an error.
             written = self.sessions[-1].samples
             if written != len(self.samples):
                 raise ValueError(f"{written} samples were written and {len(self.samples)} are left")
@@ -135,7 +135,7 @@ class Follower:
             with self.reading() as connection:
                 query = "SELECT * FROM measurement WHERE key >= ? AND key < ?"
                 for key, numbers, checksum in connection.execute(query, ends):
-                    # If the run was resumed, samples of another part may be between them.
+                    # If the run was resumed, samples of another session may be between them.
                     if key in blobs:
                         check_blobs(key, (numbers,), checksum)
                         blobs[key] = numbers
@@ -153,7 +153,7 @@ class Follower:
                 yield part, self.numbers_of(part["id"], layers)
 
     def distribution(self, layer: int, place: int, step: int | None) -> tuple[Int64, Int64] | None:
-        """Return histogram and extremes of a quantity at a step, or the last ones with a value. None if there are none.
+        """Return histogram and extremes of a quantity at a step, or the last ones. None if there are none.
 
         The last sample of a run may have norms and no rotation.
         """
@@ -194,7 +194,7 @@ class Follower:
             return self._scalars
 
     def _read_scalars(self, connection: sqlite3.Connection) -> None:
-        # Of each name the last row that was read may have grown.
+        # The last row of each name may have grown since it was read.
         last = {name: id for id, (name, _, _) in self._scalar_rows.items()}
         which = "WHERE id > ? OR id IN (SELECT value FROM json_each(?)) ORDER BY id"
         known = (max(last.values(), default=0), json.dumps(list(last.values())))
@@ -210,7 +210,7 @@ class Follower:
             rows = [row[1:] for row in self._scalar_rows.values() if row[0] == changed]
             steps, values = (np.concatenate(columns) for columns in zip(*rows, strict=True))
             if not np.all(np.diff(steps) > 0):
-                # A value was logged again, or the run was resumed: the last one of each step holds.
+                # If a value was logged again, or the run was resumed, the last value of each step counts.
                 steps, backwards = np.unique(steps[::-1], return_index=True)
                 values = values[::-1][backwards]
             self._scalars[changed] = (steps, values)
@@ -251,4 +251,4 @@ def _check_absent(connection: sqlite3.Connection, ids: list[int], layer: int, co
     query = f"SELECT step, {column} FROM sample WHERE id IN (SELECT value FROM json_each(?))"
     for step, bits in connection.execute(query, (json.dumps(ids),)) if ids else ():
         if has_layer(bits, layer):
-            raise ValueError(f"the numbers of step {step} are gone")
+            raise ValueError(f"the numbers of step {step} are missing")

@@ -67,7 +67,7 @@ def _library(library: str | None) -> str:
 def _is_installed(name: str) -> bool:
     try:
         return find_spec(name) is not None
-    except ValueError:  # a module without a spec, which somebody has put into sys.modules
+    except ValueError:  # a module without a spec, such as a stub in sys.modules
         return False
 
 
@@ -102,7 +102,7 @@ def _measured(run: "Run", label: str, layer: str, quantity: str) -> Iterator[Blo
     block = np.full((len(run.steps), len(STATISTICS)), np.nan)
     for i, stat in enumerate(STATISTICS if run.quantities[quantity].per_vector else STATISTICS[:1]):
         block[:, i] = run.series(layer, quantity, stat)
-    # A quantity that a layer never had would be a table of empty cells.
+    # A quantity that a layer never had would only add empty cells.
     there = ~np.isnan(block).all(axis=1)
     if there.any():
         yield Block(label, layer, quantity, run.steps[there], block[there])

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 Value = TypeVar("Value")
 Progress = Callable[[int, int], None]
-# Samples that a diagnosis reads at most. More take longer and change nothing.
+# Most samples that a diagnosis reads. More take longer and change nothing.
 ENOUGH = 4000
 
 
@@ -38,8 +38,8 @@ def open_run(path: str | os.PathLike[str], *, most: int | None = None, progress:
 class Run:
     """A run as of the last `refresh`. It can be read while it is being written, and by several threads.
 
-    With `most`, every `stride`-th sample is read. The stride is the smallest power of two that leaves at most that many
-    of `total`, and doubles as the run grows. Numbers stay in memory, 36 bytes per quantity, layer and sample.
+    With `most`, every `stride`-th sample is read. The stride is the smallest power of two that leaves at most `most` of
+    `total` samples, and doubles as the run grows. Numbers stay in memory, 36 bytes per quantity, layer and sample.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class Run:
         return self._source.refresh()
 
     def thinned(self, most: int) -> "Run":
-        """Open the same run again with at most that many samples."""
+        """Open the same run again with at most `most` samples."""
         return Run(self.path, most=most, progress=self._progress)
 
     @property
@@ -80,7 +80,7 @@ class Run:
 
     @property
     def last_step(self) -> int:
-        """Number of the last step, sampled or not. While the run is not closed, that of the last sample. -1: none."""
+        """Number of the last step, sampled or not. Until the run is closed, that of the last sample, or -1."""
         stored = self._source.sessions[-1].last_step
         sampled: list[int] = self._source.samples["step"][-1:].tolist()
         return max([-1 if stored is None else stored, *sampled])
@@ -119,7 +119,7 @@ class Run:
         return _wide(numbers[0][np.ix_(indices, columns)].T) if len(numbers) else missing
 
     def every_sample(self, series: Sequence[tuple[str, str]], after: int = -1) -> Iterator[tuple[Int64, Array]]:
-        """Yield steps and (samples, series, layers) values of all samples after a step, whatever the stride, in parts.
+        """Yield steps and (samples, series, layers) values of all samples after a step, for any stride, in parts.
 
         This keeps nothing, so its memory does not depend on the length of the run.
         """
@@ -159,7 +159,7 @@ class Run:
         count = info.vectors if info.rows is None else len(info.rows)
         values = self._source.vectors(index, self._place(quantity), count)
         if values is None:
-            raise ValueError(f"The vectors of {layer!r} were not kept: choose the layer when the run begins")
+            raise ValueError(f"The vectors of {layer!r} were not kept: pass raw=… to the tracker")
         return _wide(values)
 
     def initial_vectors(self, layer: str) -> tuple[Int64, Float32] | None:
@@ -215,7 +215,7 @@ class Run:
 
     @property
     def status(self) -> str:
-        """running, finished, failed or stopped: without an end, after thirty seconds without a heartbeat."""
+        """running, finished, failed or stopped. A run is stopped after thirty seconds without a heartbeat or an end."""
         status = self._source.sessions[-1].status
         return "stopped" if status == "running" and time.time() - self.heartbeat > STALE else status
 

@@ -1,6 +1,6 @@
 """Rows and blobs of a run's database: written with checksums, and read only if checksums and types are right.
 
-Types are checked too: a file may be damaged or hostile, and a viewer of many runs must refuse it with a sentence.
+Types are checked too, because a file may be damaged or hostile, and a viewer of many runs must refuse it cleanly.
 """
 
 import json
@@ -28,7 +28,7 @@ MAX_GROUPS = 10_000
 
 
 def row_checksum(values: Sequence[Value]) -> int:
-    """Return the CRC-32 of a row, such that no character can move to the next value.
+    """Return the CRC-32 of a row. It changes if a character moves from one value to the next.
 
     >>> row_checksum(("ab", "c")) == row_checksum(("a", "bc"))
     False
@@ -56,7 +56,7 @@ def next_id(connection: sqlite3.Connection, table: str) -> int:
 def read_rows(
     connection: sqlite3.Connection, table: str, which: str = "ORDER BY id", *arguments: Value
 ) -> list[list[Any]]:
-    """Return rows without their checksum. Raise `ValueError` if it, or a value, is not as the table needs it."""
+    """Return rows without their checksum. Raise `ValueError` if the checksum or the type of a value is wrong."""
     rows = []
     for *values, checksum, fits in connection.execute(f"SELECT *, {_FITS[table]} FROM {table} {which}", arguments):
         if checksum != row_checksum(values):
@@ -120,7 +120,7 @@ def read_layers(connection: sqlite3.Connection) -> Layers:
 def _whole_list(text: str) -> tuple[int, ...]:
     items = json.loads(text)
     if not isinstance(items, list) or not all(isinstance(item, int) and 0 <= item <= LARGEST for item in items):
-        raise ValueError(f"{text[:40]} is no list of whole numbers")
+        raise ValueError(f"{text[:40]} is not a list of whole numbers")
     return tuple(items)
 
 
@@ -172,7 +172,7 @@ def _block(array: npt.ArrayLike, kind: str, shape: tuple[int, ...], name: str) -
 
 def decode_numbers(blobs: Sequence[bytes | None], width: int) -> Float32:
     """Return (samples, width) numbers, NaN if there is no blob."""
-    # One join and one conversion for all samples: a loop over blobs would take most of the time of a report.
+    # One join and one conversion for all samples, because a loop over blobs would dominate the time of a report.
     missing = np.full(width, np.nan, "<f4").tobytes()
     numbers = np.frombuffer(b"".join([missing if blob is None else blob for blob in blobs]), "<f4")
     return numbers.reshape(len(blobs), width).astype(np.float32, copy=False)

@@ -1,8 +1,8 @@
-"""The contents of a run: dataclasses for what is stored, the bins of a histogram, and the tables of the database.
+"""The contents of a run: dataclasses of stored values, the bins of a histogram, and the tables of the database.
 
 A run is a directory with one SQLite database, `run.sqlite`, made by `schema.sql`, which describes every column. The
-descriptions are also in the table `documentation`, so a file explains itself. SQLite has no checksums, so
-every row that is read has one: a flipped bit would otherwise change a number without a sign.
+descriptions are also in the table `documentation`, so that a file explains itself. SQLite has no checksums, so every
+row has its own. Otherwise a flipped bit would change a number unnoticed.
 """
 
 import re
@@ -22,7 +22,7 @@ APPLICATION_ID = 0x4779726F
 # Over the vectors of a layer, without NaN. qNN is a quantile in percent.
 STATISTICS = ("mean", "rms", "q05", "q25", "q50", "q75", "q95", "min", "max")
 
-# Half octaves from 2^-48 to 2^16 cover what a float32 network has, from frozen weights to a diverged one.
+# Half octaves from 2^-48 to 2^16 cover the values of float32 networks, from frozen to diverged weights.
 BINS = 128
 # A row about one layer in one sample has the key `sample.id << LAYER_BITS | layer.id`: in the order of writing.
 LAYER_BITS = 20
@@ -55,7 +55,7 @@ class LayerInfo:
 
     name         of the parameter in the model
     shape        of the tensor
-    granularity  neuron, group, tensor, or token of an embedding: what is one vector
+    granularity  kind of a vector: neuron, group, tensor, or token of an embedding
     axis         dimension along which vectors are counted
     group_size   indices of that dimension in one vector
     vectors      their number
@@ -79,7 +79,7 @@ class LayerInfo:
 
 @dataclass(frozen=True)
 class LayerSample:
-    """One layer in one sample. Quantities are in the order of the run's."""
+    """One layer in one sample. Quantities are in the order of the run."""
 
     statistics: Float32
     """(per-vector quantities, len(STATISTICS)). NaN if undetermined."""

@@ -58,8 +58,8 @@ class OpenedRun(NamedTuple):
 
 
 def open_for_writing(file: Path, quantities: Sequence[Quantity], config: Mapping[str, Any], resume: bool) -> OpenedRun:
-    """Make a run, or resume the one that exists. Everything that can be refused is refused here."""
-    # First, because encoding calls the user's code, which may be slow: no lock is held meanwhile.
+    """Create a run, or resume the existing one. All checks that may refuse it are here."""
+    # First, because encoding calls the user's code, which may be slow, and no lock must be held meanwhile.
     text = dumps({**provenance(), **config}, keep_non_finite=True)
     if file.name != FILE:
         raise RunError(f"{file} is a file, but a run is a directory. Choose another path.")
@@ -76,7 +76,7 @@ def open_for_writing(file: Path, quantities: Sequence[Quantity], config: Mapping
                 for statement, arguments in create_statements():
                     connection.execute(statement, arguments)
                 write_quantities(connection, quantities)
-            else:  # again under the lock, because another writer may have been faster
+            else:  # again under the lock, because another writer may have been first
                 _check_resumable(connection, file, quantities, resume)
             session = _new_session(connection, text)
             session.write(connection)
@@ -97,15 +97,13 @@ def _check_resumable(connection: sqlite3.Connection, file: Path, quantities: Seq
     check(connection, file)
     directory = file.parent
     if not resume:
-        raise RunExistsError(
-            f"{directory} already holds a run. Choose another path, or pass resume=True to continue it."
-        )
+        raise RunExistsError(f"{directory} already has a run. Choose another path, or pass resume=True to continue it.")
     wanted = [(quantity.name, quantity.per_vector) for quantity in quantities]
     stored = [(quantity.name, quantity.per_vector) for quantity in read_quantities(connection)]
     if wanted != stored:
         differ = ", ".join(sorted({name for name, _ in set(wanted) ^ set(stored)})) or "only their order"
         raise RunError(
-            f"{directory} cannot be resumed because its run measures other quantities (the difference: {differ}). "
+            f"{directory} cannot be resumed because its run measures other quantities (difference: {differ}). "
             "Start a new run at another path."
         )
     _check_no_writer(connection, directory)

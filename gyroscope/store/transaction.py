@@ -16,7 +16,7 @@ from gyroscope.store.rows import BlobLayout, insert, insert_blobs, layer_bits, l
 from gyroscope.store.schema import LayerInfo, Sample
 from gyroscope.store.session import Session
 
-# Values of a row of the table `scalar`, at least, before another one begins.
+# Smallest number of values in a row of the table `scalar` before a new row begins.
 FULL_ROW = 256
 
 
@@ -62,11 +62,11 @@ class WriterConnection:
         before = (replace(self._session), dict(self._open_scalars))
         try:
             with self._connection as connection:
-                # IMMEDIATE takes the lock for writing at once, so a locked database fails here and not half way.
+                # IMMEDIATE takes the write lock at once, so a locked database fails here and not later.
                 connection.execute("BEGIN IMMEDIATE")
                 (newest,) = connection.execute("SELECT max(id) FROM session").fetchone()
                 if newest != self._session.id:
-                    raise TakenOverError(f"{self._file} is continued by another writer: this one stores nothing more.")
+                    raise TakenOverError(f"{self._file} is continued by another writer. This one stores nothing more.")
                 for item in items:
                     item.write(self, connection, item.value)
                 self._session.heartbeat = time.time()
@@ -113,7 +113,7 @@ class WriterConnection:
             values += np.array([value for _, value in logged], "<f8").tobytes()
             insert(connection, "scalar", (id, name, steps, values), otherwise="OR REPLACE")
             self._session.scalars += len(logged)
-            # A row per value would take seconds to read, and one row for all would be written anew each time.
+            # A row per value would take seconds to read, and a single row would be rewritten each time.
             self._open_scalars[name] = (id, steps, values)
             if len(steps) >= 8 * FULL_ROW:
                 del self._open_scalars[name]

@@ -60,16 +60,16 @@ def status_at_exit() -> Status:
 
 
 class Writer:
-    """The writer of one run. `put`, `flush` and `close` never raise for a failure of their own: it becomes one warning.
+    """The writer of one run. A failure in `put`, `flush` or `close` never raises, and becomes one warning.
 
     A directory with a run is refused unless `resume`, which continues it. A step that is measured again replaces its
     earlier sample. After a failure (disk full, database locked, directory gone) the writer tries again, and then stores
     its queue. `close` waits up to 30 seconds for a locked database. Samples that did not fit into the queue are
     counted, and the run's notes report their number. A process forked from the writing one writes nothing.
 
-    A run has one writer. If another writer of this process resumes the run, it ends this one first, by calling
-    `on_successor`, by default `close`. A run that another process writes is refused. A writer that was silent for so
-    long that another process has resumed its run stores nothing more.
+    A run has one writer. If another writer of this process resumes the run, it first ends this one by calling
+    `on_successor`, by default `close`. A run that another process writes is refused. If another process has resumed the
+    run of a writer that was silent for long, that writer stores nothing more.
     """
 
     def __init__(
@@ -109,7 +109,7 @@ class Writer:
         self._failure_stored = False
         self._warned = False
         _WRITERS[self._file.resolve()] = self
-        # A program that never closes its writer must not lose the last half second.
+        # A program that never closes its writer must not lose the samples of the last half second.
         atexit.register(self._at_exit)
         if opened.warning is not None:
             self.note(opened.warning)
@@ -150,7 +150,7 @@ class Writer:
         if self._full:
             self._count(unsaved=-1, dropped=1)
             if self._failure is None:
-                self._failure = f"{self._file} is written too slowly, and samples are dropped."
+                self._failure = f"{self._file} is written too slowly, so samples are dropped."
                 # Not stored as a note, because the count of dropped samples is one.
                 self._failure_stored = True
         if self._failure is not None:
@@ -161,13 +161,13 @@ class Writer:
         cleaned = [
             (step, {clean_text(name): float(value) for name, value in numbers.items()}) for step, numbers in rows
         ]
-        # Always taken, because a number has a few bytes and a sample a megabyte.
+        # Always accepted, because a number has a few bytes and a sample a megabyte.
         self.worker.put(Item(WriterConnection.write_scalars, cleaned), always=True)
         self._warn()
 
     def put_initial(self, layer: int, step: int, ids: Int64, vectors: Array) -> None:
         """Queue the first weights, (vectors, entries), of some vectors of a layer, for `Run.initial_vectors`."""
-        # Half the memory, and a direction that is off by 3e-4 rad, which adds in squares to an angle far larger.
+        # This halves the memory. The direction is off by 3e-4 rad, which is negligible beside far larger angles.
         rms = np.sqrt(np.mean(vectors**2, axis=1, keepdims=True))
         halves = np.divide(vectors, rms, out=np.zeros_like(vectors), where=rms > 0).astype("<f2")
         item = (layer, step, ids.astype("<i4").tobytes(), halves.tobytes())

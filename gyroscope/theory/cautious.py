@@ -1,4 +1,4 @@
-"""Cautious weight decay: only entries decay whose update has the sign that would shrink them (Chen et al. 2025).
+"""Cautious weight decay: an entry decays only if its update would shrink it too (Chen et al. 2025).
 
     w' = w - u - a·mask⊙w,   mask = [u·w ≥ 0] entry by entry
 
@@ -19,7 +19,7 @@ from gyroscope.theory.law import Equilibrium, forgetting_time, leading_order, ro
 HALF = 0.5
 # The density of a Gaussian at its mean.
 PEAK = (2 * pi) ** -0.5
-# Takes the place of 0 at a learning rate of 0, so that ratios of a step to its decay and update stay finite.
+# Replaces a learning rate of 0, so that ratios of a step to its decay and update stay finite.
 TINY = 1e-60
 
 
@@ -28,7 +28,7 @@ class MaskedDecay(NamedTuple):
 
     decay: Number  # fraction of the weight that decays per step
     push: Number = 1.0  # factor by which the update grows, because it shrinks the entries that decay
-    noise: Number = 0.0  # mean square of what is neither along w nor along u, over E‖w‖²
+    noise: Number = 0.0  # mean square of the part orthogonal to w and u, over E‖w‖²
     sign_overlap: Number = 0.0  # E⟨u, noise⟩ over sqrt(E‖u‖²·E‖w‖²) if u is a sign
 
 
@@ -40,7 +40,7 @@ def masked_decay(decay: Number, correlation: Number, length: Number) -> MaskedDe
     >>> masked_decay(0.01, 0.0, 0.0).decay
     np.float64(0.005)
     """
-    r = np.minimum(np.maximum(correlation, -1.0), 1.0)  # rounding may lead beyond
+    r = np.minimum(np.maximum(correlation, -1.0), 1.0)  # rounding may exceed 1
     across = np.sqrt(1 - r * r) / pi
     above_half = np.arcsin(r) / pi
     radial = r * across

@@ -56,7 +56,7 @@ class Weights:
         """
         if len(self.shape) < 2:
             raise ValueError(
-                f"shape={self.shape!r}: Muon rotates matrices. Pass rows and columns, after those of a stack"
+                f"shape={self.shape!r}: Muon rotates matrices. Pass rows and columns, after the dimensions of a stack"
             )
         if self.fan_in is not None and np.all(self.fan_in == prod(self.shape)):
             return self.shape[0], prod(self.shape[1:])
@@ -93,8 +93,8 @@ def law(decay: Number, tau: Number, update_rms: Number | None) -> Equilibrium:
 
         ‖ω‖² = update_rms² · τ(a) / (a (2-a)),    1 - cos η_r = a (2 - a - a τ(a)) / (2 (1-a) τ(a))     (ours)
 
-    RE's finite-rate forms (37) and (70) have τ(0) for τ(a) and give a larger norm: by 5 % at a = 0.01 and by 22 % at
-    a = 0.05 for AdamW with β1 = 0.9.
+    RE's finite-rate forms (37) and (70) have τ(0) instead of τ(a) and give a larger norm, by 5 % at a = 0.01 and 22 %
+    at a = 0.05 for AdamW with β1 = 0.9.
 
     >>> f"{law(0.01, Correlation.of_average(0.9).time(0.01), 1.0).norm:.3f}"
     '29.526'
@@ -156,17 +156,17 @@ def forgetting_time(decay: Number) -> Number:
 
 
 def angle_to_start(initial_norm: Number, norm: Number, total_decay: Number) -> Number:
-    """Return the angle between the initial weights and the present ones after a walk in noise, in radians.
+    """Return the angle between the initial and the current weights after a walk in noise, in radians.
 
         cos θ = ‖w_0‖·e^(-X)/‖w_t‖,   e^(-X) = Π(1-a)     (ours: docs/theory.md, "A run shorter than its memory")
 
-    Holds if gradients are noise. A signal adds up, so that a network is further from its start. It is NaN if the decay
-    is unknown.
+    It holds if gradients are noise. A signal adds up, so a network is further from its start. It is NaN if the decay is
+    unknown.
 
     >>> f"{angle_to_start(1.0, 1.2, total_decay=0.5):.3f}"
     '1.041'
     """
-    # Rounding may lead beyond 1 before the first rotation.
+    # Rounding may exceed 1 before the first rotation.
     return np.arccos(np.minimum(initial_norm * np.exp(-total_decay) / norm, 1.0))
 
 

@@ -1,4 +1,4 @@
-"""What theory predicts for each layer of a run: equilibrium, forecast and the warmup that its start needs."""
+"""Predictions for each layer of a run: equilibrium, forecast and the warmup that its start needs."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -15,10 +15,10 @@ from gyroscope.theory.schedules import Schedule, constant
 
 # Memories of the momentum after a warmup within which rotation is fastest. The momentum is then 99 % filled.
 MEMORIES = 5
-# The most steps that are followed after a warmup, so that a momentum of 0.999999 is answered in seconds. They hold five
-# memories of any momentum up to 0.9995. The forecast of the whole run shows a later maximum.
+# Most steps that are computed after a warmup, so that a momentum of 0.999999 takes seconds. They contain five memories
+# of any momentum up to 0.9995. The forecast of the whole run shows a later maximum.
 MOST_FILLING = 10_000
-# If a run is shorter than this many warmups, a warmup is no remedy, because the norm itself starts too small.
+# If a run is shorter than this many warmups, a warmup does not help, because the initial norm is too small.
 SHORTEST_RUN = 10
 
 
@@ -27,7 +27,7 @@ SHORTEST_RUN = 10
 class InitialLayer:
     """A kind of weight vector before the first step: its sizes, its gradient if known, and its RMS norm.
 
-    The vectors of an embedding are tokens. They are predicted and not judged, because a rare token rotates late.
+    The vectors of an embedding are tokens. They are predicted but not judged, because a rare token rotates late.
     """
 
     name: str
@@ -77,12 +77,12 @@ class LayerPrediction:
 
     @property
     def grows_without_end(self) -> bool:
-        """Whether there is no norm to settle at, as without decay, or if steps are relative to the norm."""
+        """Whether there is no norm to settle at: without decay, or if steps are relative to the norm."""
         return self.equilibrium.norm is not None and bool(np.isinf(self.equilibrium.norm))
 
     @property
     def base_speed(self) -> float | None:
-        """Mean rotation under the plain rule from the same norm, over that under this rule.
+        """Mean rotation under the plain rule from the same norm, over the rotation under this rule.
 
         None if nothing keeps the norm, if the rule follows the plain one, or if an input is missing.
         """
@@ -90,7 +90,7 @@ class LayerPrediction:
         if plain is self.rule or self.rule.follows_base or self.layer.missing(plain):
             return None
         course = forecast(plain, self.schedule, norm=self.layer.norm, **self.layer.known, **self.changes)
-        known = np.isfinite(course.angular_update)  # RAdam's first steps may not be
+        known = np.isfinite(course.angular_update)  # RAdam's first steps may be unknown
         return float(course.angular_update[known].mean() / course.equilibrium_angular_update[known].mean())
 
     @property
@@ -148,7 +148,7 @@ def _forecasts(
     progress: Callable[[int], None] | None,
     changes: Mapping[str, Any],
 ) -> list[Forecast]:
-    """Return the forecast of each layer. All are followed together, unless they need their whole shape."""
+    """Return the forecast of each layer. All are computed together, unless they need their whole shape."""
     if not layers:
         return []
     if rule.whole_matrix:
@@ -168,7 +168,7 @@ def _together(rule: UpdateRule, layers: Sequence[InitialLayer]) -> dict[str, Any
 
 
 def needed_warmups(rule: UpdateRule, steps: int, layers: Sequence[InitialLayer]) -> list[int | None]:
-    """Return for each layer the shortest warmup with which no step rotates 10 % faster than settled at full rate.
+    """Return for each layer the shortest warmup that keeps rotation within 10 % of equilibrium at full rate.
 
     The warmup is exact to a few percent. It is None if a tenth of the run is not enough.
     """
@@ -187,7 +187,7 @@ def needed_warmups(rule: UpdateRule, steps: int, layers: Sequence[InitialLayer])
 
 @final
 class WarmupSearch:
-    """A bisection over warmups, for all layers of a rule together as long as they agree. `needed` is the result."""
+    """A bisection over warmups, for all layers of a rule together while they agree. `needed` is the result."""
 
     def __init__(self, rule: UpdateRule, steps: int, layers: Sequence[InitialLayer]) -> None:
         self.rule = rule
@@ -217,13 +217,13 @@ class WarmupSearch:
         for _, _, angles in follow(RuleDuring(self.rule), start2, lr, weights):
             # Angles that overflowed are NaN and exceed any limit.
             fits &= (angles <= limits).all(0)
-            if not fits.any():  # most starts that are too fast are too fast early
+            if not fits.any():  # checks the early steps first, because most fast starts are fast there
                 break
         return [number for number, fit in zip(numbers, fits, strict=True) if fit]
 
     def narrow(self, numbers: list[int], short: int, long: int) -> None:
         """Bisect between a warmup that is too short and one that is long enough."""
-        # To a sixteenth, the few percent promised.
+        # To a sixteenth, for the accuracy of a few percent.
         if not numbers or long - short <= max(1, long // 16):
             self.needed.update(dict.fromkeys(numbers, long))
             return

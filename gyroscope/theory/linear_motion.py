@@ -1,4 +1,4 @@
-"""Motion under updates that are linear in weight, momentum and gradient, as most rules have them.
+"""Motion under updates that are linear in weight, momentum and gradient, as in most rules.
 
 They share one recursion of E‖w‖², E⟨w,m⟩ and E‖m‖² with their own coefficients and step size.
 """
@@ -13,9 +13,9 @@ from gyroscope.theory.cautious import TINY, MaskedDecay, masked_decay
 from gyroscope.theory.law import Weights
 from gyroscope.theory.recursion import LOOSE_FROM, LOOSE_TOLERANCE, TOLERANCE, Improve, Moments, Motion, Step, filtered
 
-# x in: what a step adds to the squared norm ∝ norm^(-2x). Any value gives the same norms, this one in few rounds.
+# x in: growth of the squared norm per step ∝ norm^(-2x). Any value gives the same norms, and this one needs few rounds.
 RESPONSE = 0.75
-# Share of the squared norm per step that may decay through the momentum without overshooting.
+# Largest share of the squared norm per step that may decay through the momentum without overshooting.
 SMALL_DECAY = 0.01
 
 
@@ -91,7 +91,7 @@ class LinearMotion(Motion):
         def improve(part: slice, guess: Moments) -> tuple[Step, Moments]:
             values = (column[part] if isinstance(column, np.ndarray) else column for column in columns)
             a, scale, coupling, unadapted, *coefficients = values
-            # Of w, m and g in the update, of the same in the new momentum, and of D, w and m in the new D.
+            # Coefficients of w, m and g in the update and in the new momentum, and of D, w and m in the new D.
             uw, um, ug, mw, mm, mg, keep_D, Dw, Dm = coefficients
             y = guess["norm2"][:-1]
             p = guess["p"][:-1]
@@ -128,14 +128,15 @@ class LinearMotion(Motion):
             own = masked.noise
             keep = left * left + own
             if is_coupled:
-                # What is proportional to the norm is kept, because added it would converge slowly or not at all: the
-                # weight's part of the update and, if small, that of the momentum, up to how it fills.
+                # Parts proportional to the norm belong to `keep`, because as part of `added` they would converge slowly
+                # or not at all. These are the weight's part of the update and, if small, the part of the momentum as
+                # far as it has filled.
                 own = own + power * uw * uw
                 through = twice * um * mw / (1 - mm)
                 through = np.where(through < SMALL_DECAY, through, 0.0)
                 keep = left * left - twice * uw + own - through
                 added = added + through * y
-            # What is added falls as the norm grows, which halves the rounds if it is taken into account.
+            # `added` falls as the norm grows. Taking that into account halves the rounds.
             y = filtered(self.norm2, keep - RESPONSE * added / y, (1 + RESPONSE) * added)
             cross = pushed * (uw * y[:-1] + radial if is_coupled else radial)
             square = square + own * y[:-1]

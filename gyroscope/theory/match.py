@@ -24,8 +24,8 @@ Measure: TypeAlias = Callable[[UpdateRule], dict[str, float]]
 class Match:
     """The other rule, what it keeps, and by what factor each quantity changes (None if it is not determined).
 
-    `schedule_power` is the power of the schedule's multipliers with which both rules rotate alike during the run. It is
-    ½ from AdamW to Hyperball, whose rotation follows lr while AdamW's follows √lr. `schedule` applies it.
+    If the schedule's multipliers are raised to `schedule_power`, both rules rotate alike during the run. It is ½ from
+    AdamW to Hyperball, whose rotation follows lr while AdamW's follows √lr. `schedule` applies it.
     """
 
     rule: UpdateRule
@@ -62,7 +62,7 @@ def match(
     shape: tuple[int, ...] | None = None,
     **fixed: Any,
 ) -> Match:
-    """Find the hyper-parameters with which `other` trains as `rule` does.
+    """Find equivalent hyper-parameters of another rule.
 
     lr and weight decay are free unless fixed. They keep the memory first, then the norm, then the rotation. With both
     free, norm and memory agree and the rotation differs by sqrt(τ1/τ2) (ours: docs/theory.md, "Equal settings for
@@ -84,11 +84,11 @@ def match(
     options = _options(other, fixed)
     inputs: dict[str, Any] = {"fan_in": fan_in, "unit_grad_norm": unit_grad_norm, "shape": shape}
     if rule.needs == other.needs and len(rule.needs) == 1 and not rule.whole_matrix:
-        name = rule.needs[0]  # both norms scale with it alike, so any value gives the same answer
+        name = rule.needs[0]  # both norms scale alike with it, so any value gives the same answer
         inputs[name] = 1.0 if inputs[name] is None else inputs[name]
 
     free = [name for name in ("lr", "weight_decay") if name in options and name not in fixed]
-    # A rule without one of them has no value to start from. Newton's method converges from any usual one.
+    # A rule without one of these settings has no value to start from. Newton's method converges from any usual value.
     guess: dict[str, float] = {name: getattr(rule, name) or 0.01 for name in free}
     trial = other(**guess, **fixed)
     measure = _measure(inputs, of_matrix=rule.whole_matrix != trial.whole_matrix)
@@ -165,14 +165,14 @@ def _explain_what_is_missing(
     remedy = f"Fix one of them: {free[0]}=…"
     missing = next((name for name in rule.needs + other.needs if inputs[name] is None), None)
     has_memories = all("memory" in known or needs for known, needs in ((target, rule.needs), (possible, other.needs)))
-    # A rule that keeps any norm has none to share, whatever the inputs.
+    # A rule that keeps any norm has no norm to share, for any inputs.
     if missing is not None and has_memories and not rule.keeps_norm:
         remedy = f"Pass {missing}=… ({MEANING[missing]})"
     raise ValueError(f"{rule.name} and {other.name} share too little to choose {' and '.join(free)}. {remedy}")
 
 
 def _options(other: type[UpdateRule], fixed: dict[str, Any]) -> list[str]:
-    """Return the names of a rule's settings. Raise if `fixed` has another name."""
+    """Return the names of a rule's settings. Raise if `fixed` has an unknown name."""
     if not (isinstance(other, type) and issubclass(other, UpdateRule)) or other is Rule:
         raise ValueError(f"match needs the class of a rule with hyper-parameters, for example Lion, not {other!r}")
     options = [field.name for field in fields(other)]  # type: ignore[arg-type]  # every rule is a dataclass

@@ -1,4 +1,4 @@
-"""Settings for another batch, length, width or depth: a linear map from a rule's powers to what it keeps.
+"""Settings for another batch, length, width or depth: a linear map from a rule's powers to the changes they cause.
 
 In logarithms every rule of `transfer_rules` is a vector of powers. With a = lr·weight_decay the map is
 
@@ -19,7 +19,7 @@ from gyroscope.theory.rules.base import UpdateRule
 from gyroscope.theory.schedules import Schedule
 from gyroscope.theory.transfer_rules import AXES, MADE_FOR, RECOMMENDED, RULES, TransferRule, family_of
 
-# No source of a rule has tried a larger change of one axis.
+# Largest change of one axis that the source of any rule has tested.
 LARGEST_CHANGE = 32.0
 
 
@@ -32,7 +32,7 @@ class Scale:
     tokens  tokens in the whole run
     width   entries of one weight vector of a hidden layer
     depth   number of blocks
-    params  number of parameters, taken to grow as width² × depth if it is not given
+    params  number of parameters, assumed to grow as width² × depth if it is not given
 
     >>> Scale(batch=0.5e6, tokens=10e9).steps
     20000.0
@@ -105,10 +105,10 @@ class Transfer:
     base, to     the scale at which they were tuned, and the new one
     tuned        the tuned settings at the base, as a row
     rows         one for each transfer rule
-    recommended  one row, or two if no trial decides
+    recommended  one row, or two if no trial decides between them
     decided      whether a trial of ours supports the one recommended row
     trials       results of our trials of the recommended rows
-    beyond       axes that change by more than any source has tried
+    beyond       axes that change by more than any source has tested
     """
 
     rule: UpdateRule
@@ -162,7 +162,7 @@ def transfer(
 
 
 def with_settings(rule: UpdateRule, settings: Mapping[str, Any]) -> UpdateRule:
-    """Return the rule with these settings. A rule that only holds norms passes them to the rule inside.
+    """Return the rule with these settings. A rule that only keeps norms passes them to its inner rule.
 
     >>> from gyroscope.theory import AdamW, FixedNorm
     >>> with_settings(FixedNorm(AdamW(1e-3, 0.1)), {"lr": 2e-3}).plain.lr
@@ -221,7 +221,7 @@ class Move:
         if note:
             return self._in_proportion(replace(row, note=note), each, tuned)
         settings: dict[str, Any] = {"lr": lr, "weight_decay": decay} if rule.has_weight_decay else {"lr": lr}
-        # All at once, because a new learning rate beside the old weight decay may be out of range.
+        # All at once, because a new learning rate with the old weight decay may be out of range.
         moved = with_settings(self.rule, settings | ({} if betas is None else {"betas": betas}))
         groups = self._groups(moved.plain, lr_powers["width"], decay_powers["width"])
         eps_factor = self.ratios["batch"] ** -0.5 if each.scales_eps else 1.0
@@ -252,7 +252,7 @@ class Move:
         return {"hidden": matrices, "head": matrices, "embedding": table, "gains": TransferSettings(lr, 0.0)}
 
     def measured(self, row: TransferRow, rule: UpdateRule) -> TransferRow:
-        """Return the row with what the rule's own equilibrium gives for its settings."""
+        """Return the row with the equilibrium of its settings."""
         width = self.to.width
         shape = None if width is None or not rule.whole_matrix else (round(width),) * 2
         settled = rule.equilibrium(shape=shape)
@@ -280,7 +280,7 @@ class Move:
         )
 
     def _in_proportion(self, row: TransferRow, each: TransferRule, tuned: TransferRow) -> TransferRow:
-        """Return what a rule without settings would make of the tuned run, by the map alone."""
+        """Return what a rule without settings would change in the tuned run, by the map alone."""
         decay = prod(row.decay_by_axis.values())
         batch = self.ratios["batch"]
         steps = self.ratios["tokens"] / batch

@@ -83,7 +83,7 @@ def cosine(steps: int, warmup: int = 0, final: float = 0.0) -> Schedule:
 def wsd(steps: int, warmup: int = 0, decay: float = 0.2, final: float = 0.0) -> Schedule:
     """Return warmup-stable-decay: 1 until the last `decay` share of the steps, then a straight line down to `final`.
 
-    `final` is reached at t = steps. If the warmup is longer than the rest leaves room for, the decay starts after it.
+    `final` is reached at t = steps. If the warmup reaches into the decay, the decay starts after it.
 
     >>> wsd(10, warmup=2, decay=0.4)(np.arange(10)).tolist()
     [0.5, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 0.75, 0.5, 0.25]
@@ -138,7 +138,7 @@ def rectification(beta2: float) -> Multiplier:
 
     def factor(t: Number) -> Number:
         count = averaged_gradients(t + 1, beta2)
-        # The root is real only above 4, so a value that is not used takes the place of smaller ones.
+        # The root is real only above 4, so smaller values are replaced by one that is not used.
         return np.where(count > ADAPTS_ABOVE, rectified(np.maximum(count, ADAPTS_ABOVE), beta2), 0.0)
 
     return factor
@@ -179,7 +179,7 @@ def multipliers(schedule: Multiplier | Sequence[float] | None, steps: int | None
     elif schedule is not None and not callable(schedule):
         values = np.asarray(schedule, dtype=np.float64)[:steps]
         if values.ndim != 1 or (steps is not None and len(values) < steps) or len(values) == 0:
-            raise ValueError(f"schedule={schedule!r} must hold one multiplier for each step")
+            raise ValueError(f"schedule={schedule!r} must have one multiplier for each step")
     elif steps is None:
         raise ValueError("steps is missing: pass steps=…, the length of the run, or a schedule that has one")
     else:

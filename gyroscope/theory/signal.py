@@ -47,8 +47,8 @@ def noise_scale(signal_ratio: Number, batch_size: Number) -> Number:
 def alignment(first: Number, second: Number, beta1: Number, step: Number | None = None) -> Number:
     """Return s = (M/V)/q, the mean square of Adam's update over that of pure noise.
 
-    1 is pure noise, (1+β1)/(1-β1) gradients that all agree, below 1 gradients that undo each other. A doubling of m
-    with v unchanged, reported before loss spikes of large runs, is s = 4.
+    1 means pure noise, (1+β1)/(1-β1) gradients that all agree, and below 1 gradients that cancel each other. A doubling
+    of m with v unchanged, reported before loss spikes of large runs, is s = 4.
 
     >>> f"{alignment(first=1.0, second=1.0, beta1=0.9):.1f}"
     '19.0'

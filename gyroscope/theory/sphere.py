@@ -12,7 +12,7 @@ from gyroscope._types import Integers, Values
 
 
 def lr_without_decay(lr: float, weight_decay: float, k: int | Integers) -> Values:
-    """Return the learning rate at step k with which SGD without decay has the directions of SGD with decay, exactly.
+    """Return the learning rate at step k that gives SGD without decay exactly the directions of SGD with decay.
 
         lr_k = lr·(1 - lr·λ)^(-2k-1)     (SP 44)
 

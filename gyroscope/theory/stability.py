@@ -1,4 +1,4 @@
-"""Stability of Adam: which (beta1, beta2) keep every update bounded, whatever the gradients.
+"""Stability of Adam: which (beta1, beta2) keep every update bounded for any gradients.
 
 Numbered equations are those of "Continuous-time analysis of adaptive optimization and normalization" (CT), whose γ is
 beta1 and whose β is beta2. Exact versions for the discrete step are ours. The first step is n = 0. Arrays broadcast.
@@ -60,7 +60,7 @@ def growth_rate(beta1: Values, beta2: Values, exact: bool = False) -> Values:
 
 
 def update_bound(n: Steps, beta1: Values, beta2: Values, exact: bool = False) -> Values:
-    """Return the largest entry that Adam's update at step n can have, whatever the gradients, in units of lr.
+    """Return the largest possible entry of Adam's update at step n for any gradients, in units of lr.
 
         sqrt(1-β2^(n+1))/(1-β1^(n+1)) · (1-β1)/β1·sqrt(β2/(1-β2)) · B_n     (CT 5)
         B_n = 1/sqrt(C), sqrt(n) or exp(n|C|/2)/sqrt|C|   for C above, at or below 0
@@ -115,7 +115,7 @@ def level_curve(c: float, beta2: Values) -> Values:
     lowest = 1 - 1 / beta
     if not np.all(c > lowest):
         raise ValueError(
-            f"c={c!r} is no margin that beta2={beta2!r} can have: choose c above 1 - 1/beta2 = {np.max(lowest):.6g}"
+            f"c={c!r} is not a possible margin at beta2={beta2!r}: choose c above 1 - 1/beta2 = {np.max(lowest):.6g}"
         )
     return plain(2 / (c + 1 + 1 / beta))
 

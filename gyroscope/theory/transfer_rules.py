@@ -54,7 +54,7 @@ class TransferRule:
     lr            powers in the factor of the learning rate
     weight_decay  powers in the factor of the weight decay
     source        where the rule was published, with the year
-    speaks_of     the axes that the rule was made for
+    speaks_of     the axes that the rule covers
     family        the optimizers that it was made for
     tokens_per_param  power of tokens per parameter, D/N, in the factor of the weight decay
     lr_limit      the largest learning rate that the rule allows
@@ -174,7 +174,7 @@ class Recommendation:
     """The rules to print first if no other axes than these change.
 
     names    one rule, or two if no trial decides
-    trials   what trials of ours say, as a sentence
+    trials   results of our trials, as a sentence
     decided  whether they support the one rule
     """
 
@@ -185,7 +185,7 @@ class Recommendation:
 
 
 UNCHANGED = Recommendation(frozenset(), ("copy",), "", decided=True)
-# By family: the first entry whose axes cover the change. The trials are those of docs/transfer.md.
+# By family. The first entry whose axes cover the change counts. docs/transfer.md describes the trials.
 RECOMMENDED: Mapping[Family, tuple[Recommendation, ...]] = {
     "adam": (
         UNCHANGED,

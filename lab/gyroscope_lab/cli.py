@@ -33,7 +33,7 @@ def demo(
 def train(
     context: typer.Context,
     preset: Annotated[
-        str, typer.Option(help="settings of a paper, for example re/resnet20, which other options change")
+        str, typer.Option(help="settings of a paper, for example re/resnet20. Other options change them")
     ] = "",
     task: Annotated[
         str,
@@ -66,12 +66,12 @@ def train(
     init_scale: Annotated[float, numeric("factor of the initial weights that rotate, applied before --start")] = 1.0,
     gain: Annotated[bool, typer.Option("--gain", help="add a learnable gain to each weight vector")] = False,
     epochs: Annotated[float | None, numeric("length of the run, 10 if neither this nor --steps is given")] = None,
-    steps: Annotated[int | None, whole("the same in steps")] = None,
+    steps: Annotated[int | None, whole("length of the run in steps")] = None,
     schedule: Annotated[str, typer.Option(help="constant, linear, cosine, step or inverse_sqrt")] = "cosine",
     rescale: Annotated[
         bool, typer.Option("--rescale", help="rescale norms to their new equilibrium when lr changes")
     ] = False,
-    warmup: Annotated[float, numeric("in the unit of the run length, and part of it")] = 0.0,
+    warmup: Annotated[float, numeric("length of the warmup, in the unit of the run length and part of it")] = 0.0,
     final: Annotated[float, numeric("lr at the end of linear and cosine, as a share of the peak")] = 0.0,
     batch_size: Annotated[int, whole("samples of one forward pass")] = 128,
     accumulate: Annotated[int, whole("batches that make one step")] = 1,
@@ -80,7 +80,7 @@ def train(
     shrink: Annotated[int, whole("average squares of pixels with this side")] = 1,
     augment: Annotated[bool, typer.Option("--augment", help="crop and flip images at random")] = False,
     precision: Annotated[
-        Literal["float32", "bf16", "pure-bf16"], typer.Option(help="of the computation (pure-bf16: of the weights too)")
+        Literal["float32", "bf16", "pure-bf16"], typer.Option(help="of the computation (pure-bf16: and the weights)")
     ] = "float32",
     compile: Annotated[bool, typer.Option("--compile", help="torch.compile the model")] = False,
     seed: Annotated[int, whole("seed of initial weights and batches")] = 0,
@@ -158,8 +158,8 @@ def lab_list(out: RESULTS = Path("results"), source: SOURCE = None) -> None:
 def lab_run(
     ids: Annotated[list[str], typer.Argument(help="such as smd/fig4, a paper (re, smd, sp, ct, beyond), or all")],
     size: Annotated[Size, typer.Option(help="minutes of one core, or closer to the paper's settings")] = "quick",
-    seeds: Annotated[int | None, whole("number of seeds, if not the experiment's own")] = None,
-    first_seed: Annotated[int, whole("first seed, to repeat a result with others")] = 0,
+    seeds: Annotated[int | None, whole("number of seeds, by default the experiment's own")] = None,
+    first_seed: Annotated[int, whole("first seed, to repeat a result with other seeds")] = 0,
     settings: Annotated[
         list[str] | None, typer.Option("--set", help="change a setting, for example steps=600 (repeatable)")
     ] = None,
@@ -202,14 +202,14 @@ def lab_show(
     out: RESULTS = Path("results"),
     source: SOURCE = None,
 ) -> None:
-    """Show what was measured here: each claim beside its number."""
+    """Show what was measured here: each claim with its number."""
     from gyroscope_lab.framework.console import experiment_text
 
     show(experiment_text(id, out, source))
 
 
 def report_sweep(folder: Path, out: Path, text: bool, as_json: bool) -> None:
-    """Write the page of a sweep, and the pages of its runs into a folder beside it, or print its numbers."""
+    """Write the page of a sweep and the pages of its runs in a folder beside it, or print its numbers."""
     from gyroscope.render.page import page_json
     from gyroscope.tools import write_text
     from gyroscope_lab.sweeps.page import sweep_page

@@ -41,7 +41,7 @@ def test_a_layer_that_stops_moving_is_named_with_its_step():
     run.data["b"]["angular_update"] *= late(1e-3)[:, None]
     found = only(diagnose(run), "stopped")
     assert (found.layers, found.evidence["step"]) == (("b",), 800)
-    assert found.sentence.startswith("b has stopped moving since step 800")
+    assert found.sentence.startswith("b stopped moving at step 800")
     assert "stopped" not in diagnose(record(lr=lambda t: 1e-2 * (1 - t / 1000))).kinds
 
 

@@ -302,7 +302,10 @@ def test_scale_sensitivity_quotes_lambda_u_and_what_was_measured():
     assert (found.severity, found.remedy) == ("note", "")
     assert found.evidence["lambda_u"] == pytest.approx(-0.3, rel=0.05)
     assert found.evidence["decay_error"] == pytest.approx(0.4, rel=0.1)
-    assert "λ_u = -0.3 beside a weight decay of 0.5. It rotates 0.6 times as far as predicted at 1.5" in found.sentence
+    assert (
+        "weight decay of -0.3 (λ_u), added to the 0.5 that is set. It rotates 0.6 times as far as predicted at 1.5"
+        in found.sentence
+    )
 
 
 def test_a_scale_sensitive_layer_that_turns_as_predicted_is_not_mentioned():

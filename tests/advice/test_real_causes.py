@@ -66,8 +66,8 @@ def test_a_group_whose_learning_rate_ends_has_stopped(tmp_path):
     found = only(train(model, optimizer, tmp_path / "run", 120, end_of_a_schedule), "stopped")
     assert found.layers == ("3.weight",)
     assert found.evidence["step"] in (60, 61)
-    assert "has stopped moving since step" in found.sentence
-    assert "other layers train on" in found.sentence
+    assert "stopped moving at step" in found.sentence
+    assert "other layers go on training" in found.sentence
 
 
 def test_a_layer_that_is_cut_off_has_stopped_and_no_rate_is_blamed(tmp_path):

@@ -264,7 +264,7 @@ def test_gradients_that_become_nan_are_a_divergence_at_their_step(tmp_path, heal
     assert diagnosis[0].severity == "bad"
     assert diagnosis[0].evidence["step"] == 150
     assert diagnosis[0].layers == ("0.weight", "3.weight", "6.weight")
-    assert "The last finite sample is of step 145" in diagnosis[0].sentence
+    assert "The last finite sample is from step 145" in diagnosis[0].sentence
     assert set(diagnosis.kinds) <= {"diverged", "over_rotation"}
     assert "diverged" not in healthy.kinds
 

@@ -61,7 +61,7 @@ def test_a_planted_signal_is_reported_with_its_noise_scale():
     autopsy = gyro.autopsy(settled(steps=150, kappa2=0.5, rate=0.0), batch_size=32)
     assert autopsy.layers["0.weight"].signal_ratio == pytest.approx(0.5, rel=0.15)
     text = str(autopsy)
-    assert "Signal over noise in one batch" in text
+    assert "The signal-to-noise ratio of one batch (κ²) is" in text
     assert "noise scale" in text
 
 
@@ -127,7 +127,7 @@ def test_weights_alone_give_norms_and_with_settings_where_they_should_be(equilib
 
 def test_a_rate_that_is_given_replaces_the_saved_one_and_the_saved_one_is_said_to_be_assumed(equilibrium):
     assumed = gyro.autopsy(equilibrium)
-    assert "The learning rate of the last step is taken as 0.002" in str(assumed)
+    assert "The learning rate of the last step is assumed to be 0.002" in str(assumed)
     given = gyro.autopsy(equilibrium, lr=2 * LR)
     assert not given.notes
     ratio = given.layers["0.weight"].rotation / assumed.layers["0.weight"].rotation

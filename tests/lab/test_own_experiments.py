@@ -140,7 +140,7 @@ def test_a_folder_is_listed_alone_and_its_helpers_are_imported(folder, capsys):
         ("lab run experiments/batch_norm_angel --from experiments", "", "did you mean 'experiments/batch_norm_angle'"),
         ("lab run experiments/batch_norm_angle --size paper --from experiments", "", "has no PAPER config"),
         ("lab list --from experiments", "def broken(:", "cannot read 'experiments/extra.py' as Python"),
-        ("lab list --from experiments", "x = 1", "is no experiment: give it a docstring and COST"),
+        ("lab list --from experiments", "x = 1", "is not an experiment: give it a docstring and COST"),
         ("lab run all --from experiments", '"""A claim."""\nCOST = {"quick": "1 s"}', "has no QUICK"),
     ],
 )

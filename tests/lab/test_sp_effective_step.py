@@ -106,7 +106,7 @@ def test_a_step_may_have_a_single_vector_or_a_learning_rate_per_row():
 
 @pytest.mark.parametrize("weight", [[0.0, 0.0], [[1.0, 2.0], [0.0, 0.0]]])
 def test_a_zero_weight_has_no_direction(weight):
-    with pytest.raises(ValueError, match=r"weight holds a vector of norm 0\.0, .* leave such vectors out"):
+    with pytest.raises(ValueError, match=r"weight contains a vector of norm 0\.0, .* leave such vectors out"):
         effective_step(weight, np.ones(2), 1.0, 0.1)
 
 
@@ -121,7 +121,7 @@ def test_a_step_through_the_origin_says_by_how_much_to_lower_lr(lr, factor):
 
 
 def test_a_zero_divisor_asks_for_eps():
-    with pytest.raises(ValueError, match=r"b holds a zero.* add the optimizer's eps"):
+    with pytest.raises(ValueError, match=r"b contains a zero.* add the optimizer's eps"):
         effective_step([1.0, 2.0], [0.1, 0.1], [1.0, 0.0], 0.1)
 
 

@@ -151,7 +151,7 @@ def test_clicking_a_layer_in_the_map_opens_it(imbalanced, runs):
     with open_run(runs / "imbalanced") as run:
         slowest, fastest = run.extremes("block.0.conv1.weight", "angular_update")
     assert f"Slowest: neuron {slowest}," in said
-    assert f"fastest: neuron {fastest}," in said
+    assert f"Fastest: neuron {fastest}," in said
     assert tab.wrong == []
 
 

@@ -110,7 +110,7 @@ def test_a_run_that_is_stuck_says_so(found_inf, tmp_path):
         run = scaled_steps(tmp_path, overflowing=range(20, 100), steps=90)
     assert run.steps[-1] < 20
     (note,) = [note for note in run.notes if "GradScaler" in note]
-    assert note.startswith("A GradScaler skips every step since step 20, 30 and more")
+    assert note.startswith("A GradScaler has skipped every step since step 20, 30 or more")
 
 
 def test_a_run_without_an_incident_calls_nobody(tmp_path):
@@ -127,7 +127,7 @@ def test_a_function_that_fails_is_one_warning_and_training_is_the_same(tmp_path)
         more_decay(model, optimizer)
         other_betas(model, optimizer)
 
-    with pytest.warns(RuntimeWarning, match="on_incident failed and is not called any more: RuntimeError: no network"):
+    with pytest.warns(RuntimeWarning, match="on_incident failed and is no longer called: RuntimeError: no network"):
         run, weights = trained(tmp_path / "fails", fails, twice)
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -723,7 +723,7 @@ def test_a_forgotten_resume_begins_a_run_beside_the_old_one_with_one_warning(tmp
                 train(model, optimizer, 3)
         (warning,) = caught
         assert warning.filename == __file__
-        assert f"{path} already holds a run. This one is written to {beside}." in str(warning.message)
+        assert f"{path} already has a run. This one is written to {beside}." in str(warning.message)
         assert "Pass resume=True" in str(warning.message)
         assert tracker.path == beside
         run = open_run(beside)

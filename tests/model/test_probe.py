@@ -378,7 +378,9 @@ def test_where_the_probe_cannot_say_the_type_of_layer_decides_with_one_warning()
     found = probe(model, lambda model: model["used"](torch.randn(8, 4)).square().mean())
     assert [name for name, invariance in found.items() if invariance.undecided] == ["one.weight", "other.weight"]
     assert "cannot say" in str(found)
-    with pytest.warns(UserWarning, match="could not say of 2 weights .*one.weight, other.weight: no grad") as warned:
+    with pytest.warns(
+        UserWarning, match="could not decide for 2 weights .*one.weight, other.weight: no grad"
+    ) as warned:
         groups = param_groups(model, weight_decay=0.1, probe=found)
     assert len(warned) == 1
     rotating = [name for group in groups if group["granularity"] == "neuron" for name in group["param_names"]]
@@ -407,7 +409,7 @@ def test_a_fused_matrix_whose_queries_and_keys_alone_are_invariant_is_none_and_t
     torch.manual_seed(seed)
     found = probe(FusedQKNorm(values=False), loss_on(*TOKENS))["qkv.weight"]
     assert found.granularity == "none"
-    assert found.evidence.startswith("only its part q (per group of 4), k (per group of 4): layers of their own")
+    assert found.evidence.startswith("only its part q (per group of 4), k (per group of 4): separate layers")
 
 
 def test_a_fused_matrix_behind_a_norm_of_every_head_is_invariant_head_by_head():

@@ -249,7 +249,7 @@ def test_what_cannot_be_followed_is_refused_in_a_sentence():
     model = Layers()
     for make, words in [
         (lambda p: torch.optim.AdamW(p), "AdamW has no base to follow: .*for example RotationalAdamW"),
-        (lambda p: Rotational(torch.optim.AdamW(p), mode="hyperball"), "Hyperball has no course of norms"),
+        (lambda p: Rotational(torch.optim.AdamW(p), mode="hyperball"), "Hyperball has no forecast of norms"),
         (lambda p: RotationalSGD(p, lr=0.1), r"SGDM's norms depend on the gradient of 'layer0': pass loss=…"),
         (lambda p: Rotational(torch.optim.SGD(p), angular_update=0.1), r"angular_update=0\.1 sets the angle by hand"),
     ]:
@@ -311,4 +311,4 @@ def test_a_tracker_that_starts_in_the_middle_does_not_guess_how_far_the_base_has
         walk(model, optimizer, 5)
     run = gyro.store.open_run(tmp_path)
     assert np.isnan(run.series("layer0", "predicted_angular_update")).all()
-    assert any("how far the base had come" in str(note) for note in run.notes)
+    assert any("state of the base optimizer that it follows" in str(note) for note in run.notes)

@@ -643,7 +643,7 @@ def test_weights_without_a_norm_to_settle_at_are_left_as_they_are_and_it_is_said
     model = nn.Linear(8, 4, bias=False)
     before = model.weight.detach().clone()
     grows = torch.optim.Adafactor(model.parameters(), lr=0.1, weight_decay=0.01)
-    with pytest.raises(ValueError, match="Adafactor with these settings has no norm at which 'weight' would settle"):
+    with pytest.raises(ValueError, match="Adafactor with these settings has no equilibrium norm for 'weight'"):
         to_equilibrium_(model, grows)
     assert torch.equal(model.weight, before)
 

@@ -86,7 +86,7 @@ def test_without_a_rule_the_message_names_both_ways_to_give_one():
     [
         (EXPECTED, r"must be a function of the parameter group"),
         (lambda group: 0.1, r"the rule of the group is 0\.1: return a rule of gyroscope\.theory"),
-        (lambda group: Lion(group["lr"], group["wd"]), r"asks for 'wd', and the group has no such option"),
+        (lambda group: Lion(group["lr"], group["wd"]), r"needs 'wd', and the group has no such option"),
     ],
     ids=["not a function", "not a rule", "not an option"],
 )

@@ -402,7 +402,7 @@ def test_layers_that_turn_alike_in_the_middle_are_not_said_to_differ_there():
     model = small()
     planned = gyro.plan(model, adamw(model), steps=2000)
     found = next(finding for finding in planned.findings if finding.kind == "layer_imbalance")
-    assert found.sentence.startswith("All layers rotate alike in the middle of the run. Rotation of the fastest layer")
+    assert found.sentence.startswith("All layers rotate alike in the middle of the run. The fastest layer rotates")
     assert f"is {planned.imbalance[0]:.3g} at the first step and 1 at the last" in found.sentence
 
 
@@ -520,7 +520,7 @@ def test_a_scheduler_of_another_optimizer_is_a_sentence():
     model = small()
     first, second = pair(model)
     stranger = adamw(small())
-    with pytest.raises(ValueError, match=r"ExponentialLR schedules an optimizer that is none of AdamW"):
+    with pytest.raises(ValueError, match=r"ExponentialLR schedules an optimizer that is not one of AdamW"):
         gyro.plan(model, [first, second], lr_scheduler.ExponentialLR(stranger, 0.9), steps=STEPS)
 
 

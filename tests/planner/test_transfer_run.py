@@ -83,8 +83,8 @@ def test_a_transferred_run_is_shown_beside_the_promise(run, tmp_path, capsys):
     assert by_name["run length"]["measured"] == pytest.approx(by_name["run length"]["promised"], rel=0.05)
     assert main(["transfer", *map(str, argv)]) == 0
     out = " ".join(capsys.readouterr().out.split())
-    assert "beside the promise of tau" in out
-    assert "quantity promised measured measured / promised" in out
+    assert "and the prediction of tau" in out
+    assert "quantity predicted measured measured / predicted" in out
 
 
 def test_a_rotational_run_is_transferred_by_the_settings_that_set_its_angle(tmp_path, capsys):

@@ -96,7 +96,7 @@ def test_a_rule_that_says_nothing_of_the_change_is_shown_as_silent(capsys):
 
 def test_a_change_that_no_source_has_tried_is_said(capsys):
     out = run(capsys, f"{TUNED} --to tokens=1T")[1]
-    assert "No source of a rule has tried such a change of tokens (× 100). They end at × 32." in out
+    assert "No source has tested such a change of tokens (× 100). Tests end at × 32." in out
 
 
 def test_a_run_in_steps_keeps_its_steps_as_the_batch_changes():
@@ -266,7 +266,7 @@ def test_an_option_that_only_the_new_optimizer_has_is_meant_for_it(capsys):
 def test_muon_needs_only_the_shape(capsys):
     out = run(capsys, CONVERT.format("muon") + " --shape 256x256")[1]
     assert out.startswith("Use Muon: lr 3.67e-3, weight_decay 0.0273")
-    assert "The answer holds for matrices of this shape." in out
+    assert "The answer is for matrices of this shape." in out
 
 
 def test_k_adam_takes_its_stages_and_its_strategy(capsys):

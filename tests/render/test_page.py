@@ -84,7 +84,7 @@ def test_an_incident_is_a_finding_and_a_mark_and_the_page_opens_at_its_step(tmp_
 def test_a_step_that_the_run_does_not_have_is_refused_in_a_sentence(at, path, tmp_path, capsys):
     code, _, said = run(capsys, "report", path, f"--at={at}", "-o", tmp_path / "report.html")
     assert code == 2
-    assert "the last one that was measured is 290" in said
+    assert "The last measured step is 290" in said
 
 
 def test_text_says_of_a_layer_that_its_numbers_are_not_finite(tmp_path, capsys):
@@ -146,7 +146,7 @@ def text_file(path):
         (lambda path: path.mkdir(), "contains no run"),
         (text_file, "is not a run"),
         (lambda path: make.writer(path, make.healthy()).close(), "no samples yet"),
-        (without_tracker, "no data of a tracker"),
+        (without_tracker, "has no rotation of any layer"),
         (newer, "another version of Gyroscope"),
     ],
 )

@@ -63,8 +63,8 @@ def test_an_empty_database(tmp_path):
 
 def test_a_file_that_is_not_a_database(tmp_path):
     (tmp_path / "run.sqlite").write_bytes(b"not a database at all " * 500)
-    assert "is no SQLite database" in refused(tmp_path)
-    with pytest.raises(RunError, match="is no SQLite database"):
+    assert "is not a SQLite database" in refused(tmp_path)
+    with pytest.raises(RunError, match="is not a SQLite database"):
         make.writer(tmp_path)
     assert (tmp_path / "run.sqlite").read_bytes().startswith(b"not a database")
 
@@ -80,7 +80,7 @@ def test_a_database_of_something_else(tmp_path):
 def test_a_run_of_another_schema_is_neither_read_nor_resumed_and_is_left_alone(tmp_path, schema):
     change(make.run_at(tmp_path), f"PRAGMA user_version = {schema}")
     before = (tmp_path / "run.sqlite").read_bytes()
-    sentence = f"another version of Gyroscope: it has schema {schema}, and this version reads only schema 4. Open it"
+    sentence = f"another version of Gyroscope. It has schema {schema}, and this version reads only schema 4. Open it"
     assert sentence in refused(tmp_path)
     with pytest.raises(RunError, match=sentence):
         make.writer(tmp_path, resume=True)
@@ -141,7 +141,7 @@ def test_blobs_of_a_wrong_length_are_called_damaged(tmp_path):
 def test_a_directory_that_holds_a_run_is_refused_and_left_alone(tmp_path):
     make.run_at(tmp_path)
     before = (tmp_path / "run.sqlite").read_bytes()
-    with pytest.raises(RunError, match=r"already holds a run.*resume=True"):
+    with pytest.raises(RunError, match=r"already has a run.*resume=True"):
         make.writer(tmp_path)
     assert (tmp_path / "run.sqlite").read_bytes() == before
 
@@ -211,7 +211,7 @@ def test_a_writer_whose_run_was_resumed_elsewhere_stores_nothing_more(tmp_path):
     columns = "started, heartbeat, status, host, pid, dropped, config, last_step, samples, scalars, checksum"
     change(tmp_path, f"INSERT INTO session SELECT 2, {columns} FROM session")
     silent.put(make.sample(1))
-    with pytest.warns(RuntimeWarning, match="is continued by another writer: this one stores nothing more"):
+    with pytest.warns(RuntimeWarning, match="is continued by another writer. This one stores nothing more"):
         assert not silent.flush()
     silent.close()
     with sqlite3.connect(tmp_path / "run.sqlite") as connection:
@@ -241,7 +241,7 @@ def test_a_run_that_has_other_samples_than_were_counted_is_refused(tmp_path):
 
 
 def test_a_home_directory_of_nobody_is_no_path():
-    assert "~nobody-of-that-name/run is no path for a run" in refused(Path("~nobody-of-that-name/run"))
+    assert "~nobody-of-that-name/run is not a path for a run" in refused(Path("~nobody-of-that-name/run"))
 
 
 @pytest.mark.parametrize("command", ["report", "watch"])
@@ -325,8 +325,8 @@ def test_a_sample_of_the_wrong_shape_is_left_out_with_one_warning(tmp_path):
 
 @pytest.mark.parametrize("name", ["x" * 300, "a/" * 3000 + "run", "null\0character"])
 def test_a_path_that_no_file_system_takes_is_a_sentence(tmp_path, name):
-    assert "is no path for a run" in refused(tmp_path / name)
-    with pytest.raises(RunError, match=r"is no path for a run: .*\. Choose another path\.") as caught:
+    assert "is not a path for a run" in refused(tmp_path / name)
+    with pytest.raises(RunError, match=r"is not a path for a run: .*\. Choose another path\.") as caught:
         make.writer(tmp_path / name)
     assert len(str(caught.value)) < 600
 

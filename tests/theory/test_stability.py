@@ -252,7 +252,7 @@ def test_a_beta2_outside_its_range_is_quoted(beta2):
 
 
 def test_a_level_that_no_beta1_reaches_names_the_lowest_one():
-    with pytest.raises(ValueError, match=r"c=-2.0 is no margin that beta2=0.5 can have: choose c above .* = -1"):
+    with pytest.raises(ValueError, match=r"c=-2.0 is not a possible margin at beta2=0.5: choose c above .* = -1"):
         level_curve(-2.0, 0.5)
 
 

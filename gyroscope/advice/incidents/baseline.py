@@ -1,7 +1,7 @@
-"""Whether a number is beyond what its own past allows: medians and extremes, which a few odd values do not move.
+"""Whether a number is unusual for its own past, by medians and extremes that a few odd values do not move.
 
-A past has two stages. A short one judges from some twenty samples or fifty losses on, with wider thresholds because few
-values are known. A long one takes over when it is full.
+A past has two stages. The short stage judges after about twenty samples or fifty losses, with wider thresholds because
+few values are known. The long stage takes over when it is full.
 """
 
 from bisect import bisect_left, insort
@@ -22,9 +22,9 @@ NORMAL = 1.4826
 class StageSize(NamedTuple):
     """How much of the past a stage needs.
 
-    level       values over whose median the next one is measured
-    deviations  such deviations that must be known before anything is judged
-    memory      deviations that are remembered: the threshold is above all of them
+    level       number of values whose median is the usual value
+    deviations  number of deviations that must be known before anything is judged
+    memory      number of deviations that are remembered. The threshold is above all of them
     caution     factor by which the thresholds are wider
     """
 
@@ -47,7 +47,7 @@ SAMPLE_STAGES = (
 
 @final
 class Window:
-    """The last values of a series, and their median. They are kept sorted, because each value needs a new median."""
+    """The last values of a series and their median. Values are kept sorted, because each new one needs a new median."""
 
     def __init__(self, size: int) -> None:
         self._size = size
@@ -58,7 +58,7 @@ class Window:
         return len(self._values)
 
     def append(self, value: float) -> None:
-        """Add a value, and forget the oldest of those that are too many."""
+        """Add a value, and forget the oldest if there are too many."""
         if len(self._values) == self._size:
             oldest = self._values.popleft()
             del self._sorted[bisect_left(self._sorted, oldest)]
@@ -95,10 +95,10 @@ class Stage:
 
 @final
 class Baseline:
-    """The past of one series of logarithms in two stages, by which the next value is judged.
+    """The past of one series of logarithms in two stages. The next value is judged by it.
 
-    floor   deviation that counts at least
-    fall    fall since the start after which a value higher than all before it is beyond the early stage's threshold
+    floor   smallest deviation that counts
+    fall    fall since the start after which any new highest value is beyond the early stage's threshold
     """
 
     def __init__(self, stages: tuple[StageSize, StageSize], floor: float, fall: float = inf) -> None:
@@ -125,7 +125,7 @@ class Baseline:
         return self._stage.values.median
 
     def excess(self, value: float) -> float:
-        """Return the deviation of a value beyond the threshold. Any other value gives 0, and a usual one is learned."""
+        """Return the deviation of a value beyond the threshold, 0 for any other value. A usual value is learned."""
         excess = self.judge(value)
         if excess == 0:
             self.learn(value)
@@ -134,7 +134,7 @@ class Baseline:
     def judge(self, value: float) -> float:
         """Return the deviation of a value beyond the threshold, 0 for a usual value, NaN for one that is neither.
 
-        Lesser deviations that follow one beyond the threshold are neither: training recovers from it.
+        Smaller deviations right after one beyond the threshold are neither, because training recovers from it.
         """
         if not isfinite(value):
             return nan
@@ -151,7 +151,7 @@ class Baseline:
         return deviation
 
     def is_jump(self, value: float) -> bool:
-        """Return whether a value that most of several in a row reach is beyond the threshold for a jump that lasts."""
+        """Return whether a value that most of several losses in a row reach is beyond the threshold for a jump."""
         deviation = value - self.level
         if not self._is_far(deviation):
             return False
@@ -167,11 +167,11 @@ class Baseline:
             self._early.learn(value)
 
     def begin_early(self) -> None:
-        """Forget the early stage: what comes now has other deviations."""
+        """Forget the early stage, because the next values have other deviations."""
         self._early = Stage(self._early.size)
 
     def _is_far(self, deviation: float) -> bool:
-        """Return whether a deviation is above the floor: finding the threshold takes longer than most values need."""
+        """Return whether a deviation is above the floor. This check is cheaper than finding the threshold."""
         return self.is_judging and deviation > self._floor
 
     def _is_beyond(self, value: float) -> bool:
@@ -191,14 +191,14 @@ class Baseline:
 
 
 def allowed(deviations: Array) -> float:
-    """Return the largest deviation upwards that those of the past allow."""
-    # About their own median: a loss that falls is below its past all the time.
+    """Return the largest upward deviation that is usual, given those of the past."""
+    # Relative to their own median, because a falling loss is always below its past.
     noise = NORMAL * float(np.median(np.abs(deviations - np.median(deviations))))
     return max(limit.INCIDENT_DEVIATIONS * noise, limit.INCIDENT_EXTREMES * float(deviations.max()))
 
 
 def upward_noise(deviations: Array) -> float:
-    """Return the standard deviation upwards, which single spikes do not move.
+    """Return the upward standard deviation, which single spikes do not move.
 
     Losses near zero are skewed: a third of them may be far above the others.
     """
@@ -208,15 +208,15 @@ def upward_noise(deviations: Array) -> float:
 
 @final
 class LayerBaselines:
-    """The pasts of some series of logarithms in every layer. They show changes of one layer that others do not share.
+    """The pasts of some series of logarithms in every layer. They show changes that only one layer has.
 
     A layer's deviation is measured from its own median, and from the median deviation of the other layers. So an effect
-    of a batch on all layers is not attributed to one. An effect on some layers is not either: the gradients of all
-    queries and keys grow together when attention begins to learn.
+    of a batch on all layers is not attributed to one layer. An effect on some layers is not either, because the
+    gradients of all queries and keys grow together when attention begins to learn.
 
-    parameters  parameter to which each layer belongs: q, k and v of a fused weight belong to one
-    floors      deviation of each series that counts at least
-    needed      deviations of each series that must be known before a layer is judged by it
+    parameters  the parameter of each layer: q, k and v of a fused weight belong to one
+    floors      smallest deviation of each series that counts
+    needed      number of deviations of each series that must be known before a layer is judged by it
     """
 
     def __init__(self, parameters: Sequence[str], floors: Sequence[float], needed: Sequence[int]) -> None:
@@ -229,12 +229,12 @@ class LayerBaselines:
         self._levels: Array = np.empty(0)
 
     def excess(self, values: Array) -> Array:
-        """Return, for (series, layers), the deviations by which a layer alone is beyond its past. Others are 0."""
+        """Return the deviations (series, layers) of layers that alone are beyond their past. All others are 0."""
         if not self._count:
             self._values = np.full((limit.INCIDENT_LEVEL, *values.shape), nan)
             self._deviations = np.full((limit.INCIDENT_MEMORY, *values.shape), nan)
         if self._count % limit.LEVELS_EVERY == 0:
-            # NaN are sorted to the end: a layer without a past has NaN for its level.
+            # NaN are sorted to the end, so a layer without a past has the level NaN.
             half = max(limit.EARLY_LEVEL, min(self._count, limit.INCIDENT_LEVEL)) // 2
             self._levels = np.partition(self._values, half, axis=0)[half]
         deviations = values - self._levels
@@ -249,12 +249,12 @@ class LayerBaselines:
         return np.where(unusual, deviations, 0.0)
 
     def forget(self, series: list[bool]) -> None:
-        """Forget the deviations of some series: what comes now has others."""
+        """Forget the deviations of some series, because the next values have others."""
         if self._count:
             self._deviations[:, series] = nan
 
     def _is_alone(self, series: int, deviations: Array) -> Mask:
-        """Return the layers that differ from the others by more than the floor, and than they did in the past."""
+        """Return the layers that differ from the others by more than the floor and by more than in the past."""
         alone = deviations - median_of_others(deviations)
         far: Mask = alone > self._floors[series]
         if not far.any():
@@ -284,7 +284,7 @@ def median_of_others(values: Array) -> Array:
         return np.full(len(values), nan)
     lower = (others - 1) // 2
     upper = others // 2
-    # If the value itself is at or before a place, the next value moves there without it.
+    # If the value itself is at or before a position, the next value moves up to that position without it.
     low = np.where(values <= in_order[lower], in_order[lower + 1], in_order[lower])
     high = np.where(values <= in_order[upper], in_order[upper + 1], in_order[upper])
     return np.asarray((low + high) / 2)

@@ -11,13 +11,13 @@ from gyroscope._types import Array, Mask
 from gyroscope.advice import thresholds as limit
 from gyroscope.advice.incidents.layer_values import Cause, Incident, LayerValues, jumped
 
-# Samples of the early stage: no layer is judged by fewer.
+# Samples of the early stage. A layer with fewer samples is not judged.
 EARLY = limit.EARLY_LEVEL + limit.EARLY_SAMPLES
 
 
 @final
 class Settings:
-    """Learning rate, weight decay and betas: what jumps from one sample to the next was not the schedule."""
+    """Learning rate, weight decay and betas. A jump from one sample to the next is not part of a schedule."""
 
     def __init__(self) -> None:
         self._count = 0
@@ -30,7 +30,7 @@ class Settings:
             before = self._samples[-1]
             yield from self._lr(now, before)
             changed = jumped(now["weight_decay"], before["weight_decay"])
-            # What moves together with the learning rate, as the decay of AdamC, belongs to its schedule.
+            # A setting that moves with the learning rate, such as the decay of AdamC, is part of the schedule.
             changed &= ~jumped(now["lr"], before["lr"], limit.MAX_SMOOTH_FACTOR)
             if changed.any():
                 yield _change("weight_decay", now, before, changed, "weight_decay")
@@ -43,9 +43,9 @@ class Settings:
         self._samples.append(now)
 
     def _lr(self, now: LayerValues, before: LayerValues) -> Iterator[Incident]:
-        """Yield a rate above all earlier ones, or above its neighbours. Restarts of a schedule are neither.
+        """Yield a rate that is above all earlier ones or above its neighbours. Restarts of a schedule are neither.
 
-        No milestone of a schedule raises the rate, and a linear warmup not by more than the ratio of the steps.
+        No milestone of a schedule raises the rate. A linear warmup raises it by at most the ratio of the steps.
         """
         factor, rate = _expected(now, before)
         highest = now.highest_lr
@@ -61,7 +61,7 @@ class Settings:
 
 
 def _expected(now: LayerValues, before: LayerValues) -> tuple[Array, Array]:
-    """Return the factor beyond which a rate has jumped, and the rate before: of the step before it if that is known."""
+    """Return the factor beyond which a rate has jumped, and the previous rate (of the previous step if known)."""
     first = np.where(np.isfinite(now["lr_jump_step"]), now["lr_jump_step"], now.step)
     last = np.where(np.isfinite(now["lr_jump_step"]), now["lr_jump_step"] - 1, before.step)
     rate = np.where(np.isfinite(now["lr_before_jump"]), now["lr_before_jump"], before["lr"])
@@ -90,13 +90,13 @@ def _change(cause: Cause, now: LayerValues, before: LayerValues, mask: Mask, nam
 
 
 def _steps(before: LayerValues, now: LayerValues, jump_step: float) -> tuple[int, int]:
-    """Return the first step at which a jump can have begun, and the step at which it was seen: one step if known."""
+    """Return the first step at which a jump can have begun, and the step at which it was seen."""
     return (int(jump_step), int(jump_step)) if np.isfinite(jump_step) else (before.step + 1, now.step)
 
 
 @final
 class Frozen:
-    """Layers that took part in every sample, and have no gradient in two in a row while others have."""
+    """Layers that took part in every sample, then have no gradient in two in a row while other layers have one."""
 
     def __init__(self) -> None:
         self._alive: Array | float = 0.0  # samples in a row with a gradient, up to the last but one
@@ -105,7 +105,7 @@ class Frozen:
     def update(self, now: LayerValues, last: LayerValues) -> Incident | None:
         """Return the layers that had their last gradient before the previous sample."""
         moves = _has_gradient(last)
-        # All samples before, of which there must be some.
+        # All earlier samples. There must be some.
         required = min(max(self._samples, EARLY), limit.INCIDENT_LEVEL)
         still = ~moves & ~_has_gradient(now) & (self._alive >= required)
         others = moves & _has_gradient(now)
@@ -117,7 +117,7 @@ class Frozen:
 
 
 def _has_gradient(values: LayerValues) -> Mask:
-    # A layer whose numbers are not finite has one.
+    # A layer whose numbers are not finite has a gradient.
     return np.asarray(values.present & (values["unit_grad_norm"] != 0))
 
 
@@ -132,17 +132,17 @@ class WeightJumps:
     def update(self, now: LayerValues, last: LayerValues) -> Incident | None:
         """Return the layers whose weights were modified outside the optimizer since the last sample."""
         steps = now.spacing
-        # A rate that was higher for some of the steps between.
+        # The rate may have been higher at some of the steps in between.
         boost = np.fmax(now.highest_lr / np.fmax(now["lr"], last["lr"]), 1)
         move = np.abs(now["norm"] / last["norm"] - 1)
-        # ‖w'‖ - ‖w‖ ≤ Σ‖d‖, and angles add up on the sphere: no training goes beyond.
+        # ‖w'‖ - ‖w‖ ≤ Σ‖d‖, and angles add up on the sphere. Training cannot exceed these bounds.
         reach = steps * boost * np.fmax(now["update_norm"], last["update_norm"]) / last["norm"]
         turn = now["accumulated_angle"]
         arc = steps * boost * np.fmax(now["angular_update"], last["angular_update"])
         usual = limit.WEIGHTS_EXTREMES * steps
         moved = move > np.fmax(limit.NORM_JUMP, reach)
         turned = turn > np.fmax(limit.TURN_JUMP, arc)
-        # What the past allows takes longer to find than most samples need.
+        # The threshold takes long to find, and most samples do not need it.
         if moved.any():
             moved &= move > usual * _largest(self._moves)
         if turned.any():
@@ -163,7 +163,7 @@ class WeightJumps:
 
 
 def _largest(past: deque[Array]) -> Array | float:
-    """Return the largest value of each layer over the past samples, infinite if they are too few to judge by."""
+    """Return the largest value of each layer over the past samples, infinite if there are too few to judge."""
     if len(past) < EARLY:
         return inf
     # A layer that was never measured has no past to compare with.
@@ -179,15 +179,15 @@ def not_finite(now: LayerValues) -> Incident | None:
 
 @final
 class Skipped:
-    """Steps that a GradScaler skipped, where they are more than it takes to find its scale."""
+    """Steps that a GradScaler skipped, if there are more than its search for a scale needs."""
 
     def __init__(self) -> None:
         self._count = 0
-        # Of each of the latest samples: steps that were skipped since the one before it, and steps that were taken.
+        # For each of the latest samples: steps skipped and steps taken since the previous sample.
         self._past: deque[tuple[float, int]] = deque(maxlen=limit.INCIDENT_LEVEL)
 
     def update(self, now: LayerValues) -> Incident | None:
-        """Return the skipped steps if they are too many since the last sample, or within the latest samples."""
+        """Return the skipped steps if there are too many since the last sample or within the latest samples."""
         taken = now.spacing
         known = now["skipped_steps"][np.isfinite(now["skipped_steps"])]
         skipped = float(known.max()) if known.size else 0.0
@@ -210,5 +210,5 @@ class Skipped:
 
 
 def _too_many(skipped: float, taken: int) -> bool:
-    """Return whether so many skipped steps among those taken are more than a scaler's search."""
+    """Return whether there are more skipped steps than a scaler's search needs."""
     return skipped > limit.SKIPPED_STEPS + limit.SKIPPED_SHARE * taken

@@ -1,4 +1,4 @@
-"""Events in a run: a setting that jumped, batches unlike the others, one layer's gradient, steps that were skipped, …
+"""Events in a run: a setting that jumped, unusual batches, one layer's gradient, skipped steps, …
 
 The same detector reads samples as they come, beside training, and those of a finished run one after the other.
 """
@@ -17,9 +17,9 @@ from gyroscope.advice.incidents.changes import Frozen, Settings, Skipped, Weight
 from gyroscope.advice.incidents.layer_values import SERIES, Incident, LayerValues
 from gyroscope.advice.incidents.unusual_values import Gradients, Losses
 
-# These causes grow and fall again, so their largest evidence is kept. The latest is kept for the others.
+# Evidence of these causes rises and falls, so the largest value is kept. For other causes the latest is kept.
 PASSING = ("batches", "layer_gradient", "skipped")
-# Causes for which a jump of the loss can be mistaken in a sample, before it is clear that it lasts.
+# Causes that one sample of a loss jump can look like, before it is clear that the jump lasts.
 MISTAKEN = ("weights", "layer_gradient")
 
 
@@ -47,7 +47,7 @@ class IncidentDetector:
         self._seen: Incident | None = None
         self._rates: deque[float] = deque(maxlen=limit.INCIDENT_LEVEL)
         self._samples_after_jump = limit.INCIDENT_LEVEL + 1
-        # Samples for which the latest incident explains whatever gradients and losses do: their past is from before it.
+        # Number of samples for which the latest incident explains gradients and losses, whose past is from before it.
         self._explained = 0
 
     def resumed(self, step: int) -> None:
@@ -107,12 +107,12 @@ class IncidentDetector:
 
     @property
     def _lr_rose(self) -> bool:
-        """Whether the losses of late are those of a lower learning rate, as after a restart of the schedule."""
+        """Whether the recent losses belong to a lower learning rate, as after a restart of the schedule."""
         return bool(self._rates) and self._rates[-1] > limit.MAX_SMOOTH_FACTOR * min(self._rates)
 
     @property
     def _lr_jumped(self) -> bool:
-        """Whether losses are compared with those of before a restart of the schedule."""
+        """Whether losses are compared with those from before a restart of the schedule."""
         return self._samples_after_jump <= limit.INCIDENT_LEVEL
 
     def _jump(self, unusual: Incident | None) -> Incident | None:
@@ -128,9 +128,9 @@ class IncidentDetector:
         return self.incidents[-1] if self._explained > 0 and self.incidents else None
 
     def _weights_or_gradient(self, weights: Incident | None, gradient: Incident | None, jump: Incident | None) -> None:
-        """Record what happened to the layers whose weights moved too far, and to the one whose gradient is unusual.
+        """Record the layers whose weights moved too far, and the layer whose gradient is unusual.
 
-        An update that is still too large shows that the optimizer moved the weights.
+        If an update is still too large, the optimizer moved the weights.
         """
         if weights is not None and gradient is not None and "update" in gradient.evidence:
             others = tuple(layer for layer in weights.layers if layer not in gradient.layers)
@@ -146,19 +146,19 @@ class IncidentDetector:
             self._cause(gradient)
 
     def _was_moved(self, weights: Incident) -> bool:
-        """Return whether updates can have moved the weights, because what raised them lasted until then."""
+        """Return whether updates can have moved the weights, because the cause of large updates lasted until then."""
         latest = self._explanation
         return latest is not None and latest.cause in ("lr", "layer_gradient") and latest.end >= weights.since - 1
 
     def _batches(self, unusual: Incident, had_jumped: bool) -> None:
-        """Record unusual losses and gradients, as an incident of their own unless another one explains them."""
+        """Record unusual losses and gradients as a separate incident unless another one explains them."""
         latest = self._explanation
         if latest is not None and _lasts(unusual) and latest.cause in MISTAKEN and _follows(latest, unusual):
             _rename(latest, unusual)
         elif latest is not None and latest.cause != "batches":
             self._consequence(unusual)
             if _lasts(unusual):
-                # A loss that has not come down yet is still explained.
+                # A loss that has not come down yet still has the same explanation.
                 self._explained = max(self._explained, limit.RECOVERED_BLOCKS)
             return
         self._record(unusual, inf if had_jumped else limit.LOSSES_PER_BLOCK)
@@ -166,7 +166,7 @@ class IncidentDetector:
             self._explained = limit.INCIDENT_LEVEL
 
     def _unusual(self, gradients: Incident | None, loss_steps: Array, losses: Array) -> Incident | None:
-        """Return gradients and losses beyond their past. A logged loss decides, and gradients show how far."""
+        """Return unusual gradients and losses. A logged loss decides, and gradients show by how much."""
         decides = self._losses.is_judging and len(losses) > 0
         # The loss of a step is logged after its sample, and comes with the next one.
         seen = gradients or self._seen
@@ -184,7 +184,7 @@ class IncidentDetector:
         return replace(unusual, layers=seen.layers, evidence={**unusual.evidence, **seen.evidence})
 
     def _cause(self, incident: Incident | None) -> None:
-        """Record what explains itself, and whatever gradients and losses do after it."""
+        """Record an incident with a known cause, and what gradients and losses do after it."""
         if incident is not None:
             self._record(incident)
             self._explained = limit.INCIDENT_LEVEL
@@ -214,7 +214,7 @@ def _lasts(unusual: Incident) -> bool:
 
 
 def _follows(seen: Incident, jump: Incident | None) -> bool:
-    """Return whether a jump of the loss came before what was seen of weights or of a layer's gradient.
+    """Return whether the loss jumped before the weights or a layer's gradient became unusual.
 
     A loss is computed before its gradient, so a loss that is too large at the same step came first.
     """
@@ -224,7 +224,7 @@ def _follows(seen: Incident, jump: Incident | None) -> bool:
 
 
 def _rename(incident: Incident, jump: Incident) -> None:
-    """Turn an incident of some layers into the jump of the loss that it followed from."""
+    """Change an incident of some layers into the loss jump that caused it."""
     incident.cause = "batches"
     incident.since = jump.since
     incident.step = jump.step

@@ -9,7 +9,7 @@ from gyroscope.advice.phrases import format_number
 from gyroscope.advice.record import Record
 from gyroscope.advice.remedies import CHECK_LAYER, FIND_SETTING, FIND_WRITER, look_at_batches, look_at_layer
 
-# What a time axis calls them.
+# Labels of incidents on a time axis.
 MARKS: dict[Cause, str] = {
     "lr": "learning rate",
     "weight_decay": "weight decay",
@@ -22,18 +22,18 @@ MARKS: dict[Cause, str] = {
     "not_finite": "not finite",
     "resumed": "resumed",
 }
-# What it calls batches that raised the loss for longer than a spike.
+# The label of batches that raised the loss for longer than a spike.
 LOSS_JUMP = "loss jump"
 SETTINGS = {"weight_decay": "weight decay", "beta1": "the momentum (β1)", "beta2": "β2"}
 
 
 def incident_findings(record: Record) -> list[Finding]:
-    """Return what happened in a run. Numbers that are not finite have a finding of their own, and are left out."""
+    """Return what happened in a run, except for numbers that are not finite, which have a separate finding."""
     return [incident_finding(incident) for incident in incidents(record) if incident.cause != "not_finite"]
 
 
 def judged_steps(record: Record) -> str | None:
-    """Return a sentence on the steps from which on incidents are judged, or None if there are none yet."""
+    """Return a sentence on the steps from which incidents are judged, or None if none are judged yet."""
     search = search_of(record)
     search.read_on(record)
     first_steps = {"losses": search.losses_judged_from, "gradients": search.gradients_judged_from}
@@ -50,7 +50,7 @@ def incident_finding(incident: Incident) -> Finding:
     sentence, remedy = _described(incident)
     return Finding(
         "incident",
-        # A resumed run is as it should be.
+        # Resuming a run is no fault.
         "note" if incident.cause == "resumed" else "warn",
         sentence + _consequence(incident),
         remedy.text,
@@ -69,14 +69,14 @@ def _described(incident: Incident) -> tuple[str, Remedy]:
         return f"{when} {_changes(incident)}.", FIND_SETTING
     if incident.cause == "frozen":
         names = f"{join_words(incident.layers)} {'has' if len(incident.layers) == 1 else 'have'}"
-        text = f"{names} had no gradient since step {incident.step:,}, while other layers go on: frozen, or no part of"
-        return f"{text} the loss any more.", CHECK_LAYER
+        text = f"{names} had no gradient since step {incident.step:,}, while other layers go on training: frozen, or no"
+        return f"{text} longer part of the loss.", CHECK_LAYER
     if incident.cause == "weights":
         return f"{when} {_written(incident)}.", FIND_WRITER
     if incident.cause == "layer_gradient":
         return _of_layer(incident), look_at_layer(incident.layers[0], incident.since, incident.end)
     if incident.cause == "skipped":
-        text = f"{_skipped(incident)}: gradients overflowed at its scale, or were NaN."
+        text = f"{_skipped(incident)} because gradients overflowed at its scale or were NaN."
         return text, look_at_batches(incident.since, incident.end)
     if incident.cause == "not_finite":
         return f"{when} weights or gradients of {join_words(incident.layers)} are not finite.", NOTHING
@@ -93,7 +93,7 @@ def _when(incident: Incident) -> str:
 
 def _raised(incident: Incident) -> str:
     number = incident.evidence
-    change = f"{format_number(number['highest'])} after {format_number(number['before'])}"
+    change = f"{format_number(number['highest'])} instead of {format_number(number['before'])}"
     text = f"{format_number(number['factor'], 2)} times as high as before, {change}"
     came_back = number["highest"] > limit.SETTING_JUMP * number["after"]
     return f"{text}, and came back to {format_number(number['after'])}" if came_back else text
@@ -115,7 +115,7 @@ def _written(incident: Incident) -> str:
     others = f" (and of {len(incident.layers) - 1} more)" if len(incident.layers) > 1 else ""
     norm = f"the norm went from {format_number(number['norm_before'])} to {format_number(number['norm_after'])}"
     turn = f"the direction rotated by {format_number(number['turn'], 2)} rad"
-    most = f"its updates explain {format_number(100 * number['explained'], 2)} % of the norm at most"
+    most = f"the optimizer's updates explain at most {format_number(100 * number['explained'], 2)} % of the norm"
     return f"the weights of {name}{others} were modified outside the optimizer: {norm}, {turn}, and {most}"
 
 
@@ -146,35 +146,35 @@ def _skipped(incident: Incident) -> str:
 
 
 def _of_layer(incident: Incident) -> str:
-    """Return what was seen of the gradient, at once or by what it left, and what follows under Adam."""
+    """Return how large the gradient or the update was, and the consequence under Adam."""
     number = incident.evidence
     name = incident.layers[0]
     words = {"gradient": "the gradient", "update": "the updates"}
     unusual = {word: format_number(number[key], 2) for key, word in words.items() if key in number}
-    text = f"{_when(incident)} {name} had a gradient far too large, and no other layer had."
+    text = f"{_when(incident)} {name} had a far too large gradient. No other layer did."
     if unusual:
         reached = f"reached {join_words(list(unusual.values()))} times the usual"
-        text = f"{_when(incident)} {join_words(list(unusual))} of {name} {reached}, and those of no other layer did."
+        text = f"{_when(incident)} {join_words(list(unusual))} of {name} {reached}. No other layer did this."
     if "denominator" not in number:
         return text
     memory = 1 / (1 - number["beta2"])
     # √v falls by a factor e in two memories of v.
-    grown = f"Adam's denominator of the layer, {format_number(number['denominator'], 2)} times as large after it"
-    return f"{text} {grown}, slows its rotation until it is forgotten, over about {format_number(2 * memory, 2)} steps."
+    grown = f"Adam's denominator became {format_number(number['denominator'], 2)} times as large"
+    return f"{text} {grown}, which slows the layer's rotation for about {format_number(2 * memory, 2)} steps."
 
 
 def _factors(number: dict[str, float], prefix: str = "") -> str:
-    """Return how many times the usual each was at most, of those that are unusual."""
+    """Return how many times the usual value each unusual quantity reached."""
     words = {"loss": "the loss", "gradient": "gradients", "update": "updates"}
     unusual = {word: format_number(number[prefix + name], 2) for name, word in words.items() if prefix + name in number}
     if unusual:
         return f"{join_words(list(unusual))} reached {join_words(list(unusual.values()))} times the usual"
     growth = format_number(number[prefix + "denominator"])
-    return f"Adam's denominators grew {growth} times, as after a gradient far too large"
+    return f"Adam's denominators grew {growth} times, as they do after a far too large gradient"
 
 
 def _consequence(incident: Incident) -> str:
-    """Return what gradients and losses did after an incident with a cause of its own."""
+    """Return what gradients and losses did after an incident whose cause is known."""
     if "then_step" not in incident.evidence:
         return ""
     return f" From step {int(incident.evidence['then_step']):,} on {_factors(incident.evidence, 'then_')}."

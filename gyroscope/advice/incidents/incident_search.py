@@ -11,7 +11,7 @@ from gyroscope.advice.incidents.incident_detector import IncidentDetector
 from gyroscope.advice.incidents.layer_values import SERIES, Incident
 from gyroscope.advice.record import Record
 
-# Words in the names of logged losses that are not those of training.
+# Words in the names of logged losses that are not training losses.
 HELD_OUT = ("val", "test", "eval")
 
 
@@ -21,13 +21,13 @@ def incidents(record: Record) -> list[Incident]:
 
 
 def search_of(record: Record) -> "IncidentSearch":
-    """Return a new search, or the one that a run of which only some samples were read remembers."""
+    """Return a new search, or the search that a partly read run has stored."""
     return record.incident_search if _is_thinned(record) else IncidentSearch()  # type: ignore[attr-defined]
 
 
 @final
 class IncidentSearch:
-    """The search of a run that may grow: samples that were read once are not read again."""
+    """The search in a run that may grow. Samples that were read once are not read again."""
 
     def __init__(self) -> None:
         self._begin([])
@@ -79,7 +79,7 @@ def _is_thinned(record: Record) -> bool:
 def _samples(record: Record, after: int) -> Iterator[tuple[Array, Array]]:
     """Yield steps and values (samples, SERIES, layers) of all samples after a step, NaN if there is no value, in parts.
 
-    If a record holds only some samples of a run, the others are read too, because an incident is over within a few.
+    If a record contains only some samples of a run, the others are read too, because an incident lasts only a few.
     """
     known = [(name, stat) for name, stat in SERIES.items() if name in record.quantities]
     places = [list(SERIES).index(name) for name, _ in known]
@@ -96,7 +96,7 @@ def _samples(record: Record, after: int) -> Iterator[tuple[Array, Array]]:
 
 
 def loss_name(names: Sequence[str]) -> str | None:
-    """Return which of the logged scalars is the loss of training, or None.
+    """Return the name of the logged scalar that is the training loss, or None.
 
     >>> loss_name(["accuracy", "val_loss", "train/loss"])
     'train/loss'

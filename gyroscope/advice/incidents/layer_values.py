@@ -1,4 +1,4 @@
-"""What detectors of incidents read and report: one sample of all layers, and an event."""
+"""The input and output of incident detectors: one sample of all layers, and an event."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -9,7 +9,7 @@ import numpy as np
 from gyroscope._types import Array, Mask
 from gyroscope.advice import thresholds as limit
 
-# What is read of each layer in a sample, as quantity and statistic.
+# The values of each layer in a sample, as quantity and statistic.
 SERIES = {
     "lr": "mean",
     "highest_lr": "mean",
@@ -50,10 +50,10 @@ class Incident:
     """One event.
 
     cause     its most likely cause
-    since     first step at which it can have begun: the one after the last sample without it
+    since     first step at which it can have begun, right after the last sample without it
     step      first step at which it was seen
     end       last step at which it was seen
-    layers    layers that it reached, in that order. Layers of one sample are sorted by how much they are affected
+    layers    affected layers in order. Layers of one sample are sorted by how much they are affected
     first     where it was seen first
     evidence  numbers by name
     """
@@ -68,7 +68,7 @@ class Incident:
 
     @property
     def loss_lasts(self) -> bool:
-        """Whether it is a jump of the loss that lasted, and not only a spike."""
+        """Whether it is a lasting jump of the loss, not only a spike."""
         return self.cause == "batches" and "lasting" in self.evidence
 
 

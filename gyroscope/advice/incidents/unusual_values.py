@@ -14,8 +14,8 @@ from gyroscope.advice.incidents.baseline import LOSS_STAGES, SAMPLE_STAGES, Base
 from gyroscope.advice.incidents.layer_values import Incident, LayerValues, jumped
 from gyroscope.advice.layer_families import FUSED_PART
 
-# Logarithms of what a gradient that is too large leaves in a layer, and the deviation of each that counts at least:
-# over most layers, and of one layer alone.
+# Logarithms of the quantities that a too large gradient changes in a layer, and the smallest deviation of each that
+# counts: over most layers, and for one layer alone.
 FLOORS = {
     "gradient": limit.INCIDENT_FLOOR,
     "update": limit.INCIDENT_FLOOR,
@@ -33,7 +33,7 @@ NEEDED = {
     "update": limit.EARLY_SAMPLES,
     "denominator": limit.INCIDENT_LEVEL,
 }
-# Factor of the steps between samples from which on they are rarer than before.
+# Growth of the spacing between samples from which they count as rarer than before.
 WIDER = 2
 
 
@@ -54,8 +54,8 @@ class Losses:
     """Logged losses beyond what their own past allows: single ones, and jumps that last.
 
     Losses are known for every step, so they show an unusual batch best. A jump lasts if it raises most losses of a
-    block. Single spikes neither do so nor hide it. A loss becomes part of the past one block later, unless a jump has
-    begun by then, because a jump must not raise the threshold for the next one.
+    block. Single spikes do not, and they do not hide a jump. A loss becomes part of the past one block later, unless a
+    jump has begun by then, because a jump must not raise the threshold for the next one.
     """
 
     def __init__(self) -> None:
@@ -69,7 +69,7 @@ class Losses:
         self._block: list[Loss] = []
         self._block_before: list[Loss] = []
         self._blocks_of_jump = 0
-        # The largest deviation from which training still recovers, and the usual blocks until it has recovered.
+        # The largest deviation from which training is still recovering, and the usual blocks until it has recovered.
         self._peak = 0.0
         self._recovery = 0
 
@@ -89,7 +89,7 @@ class Losses:
         """Return what is unusual among the losses since the last sample.
 
         lr_rose     the learning rate explains a jump
-        is_restart  it was restarted, so whatever losses follow are usual
+        is_restart  the schedule was restarted, so the losses that follow count as usual
         """
         single: list[Loss] = []
         lasting: list[Loss] = []
@@ -120,7 +120,7 @@ class Losses:
         return Incident("batches", first.since, first.step, last.step, (), "the loss", evidence)
 
     def _finish_block(self, lr_rose: bool) -> list[Loss]:
-        """Return the losses of a jump that lasts. There are none without such a jump."""
+        """Return the losses of a lasting jump, or none if there is no such jump."""
         before, block = self._block_before, self._block
         self._block_before, self._block = block, []
         low = sorted(block, key=lambda each: each.value)[limit.LOSSES_BELOW_JUMP]
@@ -131,13 +131,13 @@ class Losses:
         self._block_before = []
         self._recovery = limit.INCIDENT_LEVEL
         self._blocks_of_jump += 1
-        if self._blocks_of_jump == limit.INCIDENT_LEVEL:  # what lasts so long is the new level
+        if self._blocks_of_jump == limit.INCIDENT_LEVEL:  # a jump that lasts this long is the new level
             self._begin()
             return []
         if low.deviation <= limit.MIN_LASTING_SHARE * self._peak:
             return []
         self._peak = max(self._peak, low.deviation)
-        # A jump begins where the sum of what is above half of it, less what is below, is largest from there on.
+        # A jump begins where the sum of all later losses, relative to half its height, is largest.
         recent = [*before, *block]
         above = np.array([each.deviation - low.deviation / 2 for each in recent])
         begin = int(np.argmin(np.cumsum([0.0, *above])))
@@ -157,7 +157,7 @@ class Losses:
 
 @final
 class Gradients:
-    """Gradients, updates and Adam's denominators that go beyond their own past, in most layers at once or in one."""
+    """Gradients, updates and Adam's denominators that are unusual for their past, in most layers at once or in one."""
 
     def __init__(self, layers: Sequence[str]) -> None:
         self._baselines = {name: self._new_baseline(floor) for name, floor in FLOORS.items()}
@@ -175,7 +175,7 @@ class Gradients:
 
     def update(self, now: LayerValues, *, is_first: bool) -> tuple[Incident | None, Incident | None]:
         """Return what is unusual in a sample: in most layers, and in a layer alone."""
-        # η_e = lr/(‖w‖²·B): B grows between samples where one of the gradients between them was large.
+        # η_e = lr/(‖w‖²·B). B grows between samples if one of the gradients between them was large.
         denominators = np.log(now["lr"] / (now["effective_lr"] * now["norm"] ** 2))
         series = {
             "gradient": np.log(now["unit_grad_norm"]),
@@ -186,7 +186,7 @@ class Gradients:
         table[~np.isfinite(table)] = nan
         series = dict(zip(series, table, strict=True))
         if jumped(now["lr"], self._lr, limit.MAX_SMOOTH_FACTOR).any():
-            # Some optimizers' updates follow another power of the learning rate.
+            # The updates of some optimizers scale with another power of the learning rate.
             self._baselines["update"] = self._new_baseline(FLOORS["update"])
         self._lr = now["lr"]
         self._denominators = denominators
@@ -195,7 +195,7 @@ class Gradients:
         return self._of_most(now, series), self._of_one(now, table)
 
     def _begin_at_wider_spacing(self, steps: int) -> None:
-        """Begin the early stage anew when samples become rarer: more happens between them."""
+        """Restart the early stage when samples become rarer, because more happens between them."""
         is_wider = 0 < WIDER * self._spacing <= steps
         if is_wider or not self._spacing:
             self._spacing = steps
@@ -239,5 +239,5 @@ class Gradients:
 def _middle(values: Array) -> float:
     """Return the median over the layers that have a number."""
     known = np.sort(values[~np.isnan(values)])
-    # NumPy's own median checks its arguments for longer than it takes.
+    # NumPy's own median spends most of its time on checking its arguments.
     return float(known[(known.size - 1) // 2] + known[known.size // 2]) / 2 if known.size else nan

@@ -1,4 +1,4 @@
-"""Layers that rotate as predicted. Only closeness is green, and it does not judge training."""
+"""Layers that rotate as predicted. A green finding means only that, and does not judge training."""
 
 from collections.abc import Iterator, Sequence
 from math import isfinite
@@ -11,12 +11,12 @@ from gyroscope.advice.norm_state import course_from_start
 from gyroscope.advice.phrases import format_number, format_range, memories_text
 from gyroscope.advice.run_view import RunView
 
-# Beside every green, because runs that rotated as predicted have ended with a poor loss.
+# Added to every green finding, because runs that rotated as predicted have ended with a poor loss.
 NO_JUDGEMENT = "This does not judge the loss."
 
 
 def as_predicted(layers: Layers[RunView], total: int) -> Iterator[Finding]:
-    """Judge how closely layers of a run rotate as predicted: those of all `total` that no other finding explains."""
+    """Judge how closely layers rotate as predicted: those of all `total` layers that no other finding explains."""
     known = layers.where(lambda view: view.rotation_ratio > 0)
     if not known:
         return
@@ -57,12 +57,12 @@ def _largest_error(ratios: Sequence[float]) -> float:
 
 
 def _green(views: Sequence[LayerView]) -> Severity:
-    # An optimizer that sets the angle rotates by it whatever training does, which earns no green.
+    # An optimizer that sets the angle always rotates by it, so this is not a green finding.
     return "note" if all(view.keeps_norm for view in views) else "good"
 
 
 def _context(layers: Layers[RunView]) -> str:
-    """Return the run length and the reference, or the speed of the base rule of a rotational optimizer.
+    """Return the run length and what the prediction is, or the speed of a rotational optimizer's base rule.
 
     It begins with a space, and is empty if the run length is unknown.
     """
@@ -81,7 +81,7 @@ def _context(layers: Layers[RunView]) -> str:
 
 
 def _base_speed(view: RunView) -> float | None:
-    """Return how many times as fast the plain rule would rotate a layer that a rotational optimizer rotates.
+    """Return how many times as fast the plain rule would rotate a layer under a rotational optimizer.
 
     The mean is over the run, from the same norms. None if the optimizer follows the plain rule.
     """

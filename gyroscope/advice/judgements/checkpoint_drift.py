@@ -12,13 +12,13 @@ from gyroscope.advice.phrases import format_number, format_range
 from gyroscope.theory.law import safe_divide
 
 DRIFT = (
-    "b = ⟨w_2,w_1⟩/‖w_1‖², -ln b = Σ of the effective decay; in equilibrium b = e^(-(steps - lag)/memory), "
+    "b = ⟨w_2,w_1⟩/‖w_1‖², -ln b = Σ of the effective decay, in equilibrium b = e^(-(steps - lag)/memory), "
     "lag = 2β/(1-β²) (docs/theory.md)"
 )
 
 
 def drift(drifts: Sequence[DriftView]) -> Iterator[Finding]:
-    """State which layers moved most and least, and their memory beside the one that decay alone gives."""
+    """State which layers moved most and least, and compare their memory with that of decay alone."""
     known = sorted((layer for layer in drifts if isfinite(layer.angle)), key=lambda layer: -layer.angle)
     if not known:
         return
@@ -37,11 +37,11 @@ def drift(drifts: Sequence[DriftView]) -> Iterator[Finding]:
         sentence += f" At this rate directions are forgotten in {format_range(memories, 2)} steps."
     yield make_finding("drift", "note", sentence, known, formula=DRIFT, evidence={"angle": known[0].angle})
     ratios = {layer.name: float(safe_divide(layer.effective_decay, layer.expected_decay)) for layer in known}
-    # A layer that did not move has the ratio 0. One that moved away from 0 has no memory to compare.
+    # A layer that did not move has the ratio 0. A layer that moved away from 0 has no memory to compare.
     off = {name: ratio for name, ratio in ratios.items() if _is_off(ratio)}
     if off:
         forgets = begin_sentence(describe_layers(list(off), among, worst=False), "forget" + "s" * (len(off) == 1))
-        times = f"{format_range(off.values(), 2)} times as fast as in equilibrium at the mean of both files' rates"
+        times = f"{format_range(off.values(), 2)} times as fast as in equilibrium at the files' mean learning rate"
         evidence = {"most": max(off.values()), "least": min(off.values())}
         yield make_finding("drift", "note", f"{forgets} {times}.", off, formula=DRIFT, evidence=evidence)
 

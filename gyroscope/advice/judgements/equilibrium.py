@@ -41,7 +41,7 @@ def shorter_than_memory(layers: Layers[View], *, so_far: bool = False) -> Iterat
 
 
 def short_checkpoint(layers: Layers[CheckpointView], step: int | None) -> Iterator[Finding]:
-    """Judge a checkpoint after so many steps, at the peak learning rate if the file contains it."""
+    """Judge a checkpoint after `step` steps, at the peak learning rate if the file contains it."""
     members = layers.where(lambda view: is_shorter_than_memory(view, step))
     if members and step is not None:
         rate = "" if all(isfinite(view.peak_lr) for view in members) else " at the learning rate of the last step"
@@ -100,7 +100,7 @@ def settles(layers: Layers[PlanView]) -> Iterator[Finding]:
 
 
 def keeps_norm(layers: Layers[PlanView]) -> Iterator[Finding]:
-    """State how far layers with held norms rotate, and what the plain rule would do from the same start."""
+    """State how far layers with fixed norms rotate, and what the plain rule would do from the same start."""
     members = layers.in_state("keeps norm", "follows base")
     if not members:
         return
@@ -166,12 +166,12 @@ def transient(layers: Layers[RunView]) -> Iterator[Finding]:
 
 
 def planned_transient(layers: Layers[PlanView]) -> Iterator[Finding]:
-    """Judge a plan that is longer than the memory of layers which do not settle."""
+    """Judge layers of a plan that do not settle although the run is longer than their memory."""
     members = layers.in_state("far")
     if members:
         sentence = (
-            f"{members.clause('stays', 'stay')} over 10 % away from equilibrium because the start is too far off. Run "
-            f"length: {memories_text(members)}."
+            f"{members.clause('stays', 'stay')} more than 10 % off equilibrium because the initial norm is too far off."
+            f" Run length: {memories_text(members)}."
         )
         evidence = {"total_decay": min(view.run_length for view in members)}
         yield make_finding("transient", "note", sentence, members, formula=RECURSION, evidence=evidence)

@@ -18,18 +18,18 @@ from gyroscope.advice.run_view import RunView
 
 
 def diverged(record: Record, lost: Mapping[str, Mask], first: int) -> Finding:
-    """Judge a run that stays so: `lost` marks the samples of each layer, of which `first` is the earliest."""
-    finite = f"The last finite sample is of step {int(record.steps[first - 1]):,}" if first else "No sample is finite"
+    """Judge a run that stays that way. `lost` marks the lost samples of each layer, and `first` is the earliest."""
+    finite = f"The last finite sample is from step {int(record.steps[first - 1]):,}" if first else "No sample is finite"
     sentence = (
         f"The run diverged: at step {int(record.steps[first]):,} weights or gradients of "
-        f"{_first_lost(record, lost, first)} are not finite, and {len(lost)} of {len(record.layers)} layers stay so. "
-        f"{finite}."
+        f"{_first_lost(record, lost, first)} are not finite, and {len(lost)} of {len(record.layers)} layers do not "
+        f"recover. {finite}."
     )
     return _not_finite(record, lost, first, sentence)
 
 
 def recovered(record: Record, lost: Mapping[str, Mask], first: int) -> Finding:
-    """Judge a run that was so for a while."""
+    """Judge a run that was not finite for a while."""
     count = int(np.any(list(lost.values()), axis=0).sum())
     sentence = (
         f"At step {int(record.steps[first]):,} weights or gradients of {_first_lost(record, lost, first)} were not "
@@ -51,7 +51,7 @@ def _not_finite(record: Record, lost: Mapping[str, Mask], first: int, sentence: 
 
 
 def non_finite_vectors(layers: Layers[RunView]) -> Iterator[Finding]:
-    """Judge layers of which some vectors are so at the end of a run. If all are, the run has diverged."""
+    """Judge layers with some vectors that are not finite at the end. If all vectors are, the run has diverged."""
     lost = layers.where(lambda view: view.non_finite_share > 0)
     if not lost:
         return
@@ -77,7 +77,7 @@ def non_finite_state(layers: Layers[CheckpointView]) -> Iterator[Finding]:
 
 
 def rising_loss(record: Record) -> Iterator[Finding]:
-    """Judge the validation loss if it was logged, else the loss of training."""
+    """Judge the validation loss if it was logged, and the training loss otherwise."""
     for name in ("validation_loss", "loss"):
         if name not in getattr(record, "scalars", ()):
             continue

@@ -15,7 +15,7 @@ from gyroscope.advice.remedies import LOWER_RATE
 from gyroscope.advice.run_view import RunView
 from gyroscope.theory.law import safe_divide
 
-# How libraries call them: q_proj, wq, to_q, query, and the parts of a fused weight.
+# Names of queries and keys in other libraries: q_proj, wq, to_q, query, and the parts of a fused weight.
 QUERY_OR_KEY = re.compile(r"(?<![^.\[])(?:to_|w|attn_)?(q|k|query|key)(?:_proj|_lin|_linear)?(?=[.\[\]]|$)")
 START = "first step AdamW sqrt(τ)·‖ω̂‖/‖ω_0‖, Lion ‖ω̂‖/‖ω_0‖, SGDM sqrt(1-α²)·(‖ω̂‖/‖ω_0‖)², then the recursion"
 

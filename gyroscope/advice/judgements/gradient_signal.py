@@ -13,7 +13,7 @@ from gyroscope.advice.phrases import format_number, format_range
 from gyroscope.advice.run_view import RunView
 from gyroscope.theory.signal import noise_scale
 
-SIGNAL = "κ² = (M - qV)/(V - M), s = (M/V)/q; M = Σm̂², V = Σv̂, q = (1-β1)/(1+β1) (docs/theory.md)"
+SIGNAL = "κ² = (M - qV)/(V - M), s = (M/V)/q, M = Σm̂², V = Σv̂, q = (1-β1)/(1+β1) (docs/theory.md)"
 RADIAL = "λ_u = [⟨w,u⟩(1-β1(1-a)) + β1·lr·‖u‖²]/((1-β1)‖w‖²) (docs/theory.md)"
 
 
@@ -31,7 +31,7 @@ def aligned_updates(layers: Layers[CheckpointView]) -> Iterator[Finding]:
 
 
 def gradient_signal(layers: Layers[CheckpointView], batch_size: float | None) -> Iterator[Finding]:
-    """State the signal over the noise in one batch, and the noise scale if the batch size is known."""
+    """State the signal-to-noise ratio of one batch, and the noise scale if the batch size is known."""
     known = layers.where(lambda view: isfinite(view.signal_ratio))
     if not known:
         return
@@ -43,12 +43,12 @@ def gradient_signal(layers: Layers[CheckpointView], batch_size: float | None) ->
         scale = f" The noise scale is about {format_number(noise_scale(middle, batch_size), 2)} examples."
     shown = f"{format_number(middle, 2)}" if middle > least else f"below {least:g}"
     sentence = (
-        f"Signal over noise in one batch, κ², is {shown} in the median layer and "
+        f"The signal-to-noise ratio of one batch (κ²) is {shown} in the median layer and "
         f"{format_number(most.signal_ratio, 2)} in {known.label(most)}.{scale}"
     )
     if most.signal_ratio < least:
         sentence = (
-            f"No layer's gradient shows a signal beside its noise. κ² is below {least:g}, or gradients have shrunk "
+            f"No layer's gradient shows a signal above its noise. κ² is below {least:g}, or gradients have shrunk "
             "faster than the second moment forgets."
         )
     evidence = {"median": middle, "most": most.signal_ratio}
@@ -76,13 +76,13 @@ def scale_sensitive(layers: Layers[RunView]) -> Iterator[Finding]:
 
 
 def scale_sensitive_at_last(layers: Layers[CheckpointView]) -> Iterator[Finding]:
-    """Judge a checkpoint: layers along whose weights the momentum pushes otherwise than tangent gradients would."""
+    """Judge a checkpoint: layers whose momentum has a part along the weights that tangent gradients do not explain."""
     sensitive = layers.where(_was_sensitive)
     if not sensitive:
         return
     worst = max(sensitive, key=lambda view: abs(view.lambda_u))
     decay = _beside_decay(sensitive, worst, "acted", worst.lambda_u, worst.rule.weight_decay if worst.rule else 0.0)
-    sentence = f"{sensitive.clause('is', 'are')} not scale-invariant, or gradients have changed of late. {decay}"
+    sentence = f"{sensitive.clause('is', 'are')} not scale-invariant, or its gradients changed recently. {decay}"
     evidence = {"lambda_u": worst.lambda_u, "standard_error": worst.lambda_u_error}
     yield make_finding("scale_sensitive", "note", sentence, sensitive, formula=RADIAL, evidence=evidence)
 
@@ -100,13 +100,15 @@ def _was_sensitive(view: CheckpointView) -> bool:
 
 
 def _effect(view: RunView) -> float:
-    """Return the factor by which rotation or norm miss their prediction."""
+    """Return the factor by which the rotation or the norm misses its prediction."""
     ratios = [ratio for ratio in (view.rotation_ratio, view.mean(view.norm_ratio)) if ratio > 0]
     return max((max(ratio, 1 / ratio) for ratio in ratios), default=1.0)
 
 
 def _beside_decay(layers: Layers[View], worst: View, acts: str, lambda_u: float, decay: float) -> str:
-    """Return λ_u of the worst layer beside its weight decay, in words."""
+    """Return a sentence that compares λ_u of the worst layer with its weight decay."""
     subject = f"In {layers.label(worst)} the" if len(layers) > 1 else "The"
-    amounts = f"λ_u = {format_number(lambda_u, 2)} beside a weight decay of {format_number(decay, 2)}"
-    return f"{subject} gradient {acts} as {amounts}."
+    amounts = (
+        f"a weight decay of {format_number(lambda_u, 2)} (λ_u), added to the {format_number(decay, 2)} that is set"
+    )
+    return f"{subject} gradient {acts} like {amounts}."

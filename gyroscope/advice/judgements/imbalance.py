@@ -40,7 +40,7 @@ def layer_imbalance(layers: Layers[View], speeds: Iterable[tuple[View, float]]) 
 
 
 def planned_imbalance(layers: Layers[PlanView]) -> Iterator[Finding]:
-    """Judge the middle of a plan: the start depends on the initial norms, the end on the schedule."""
+    """Judge the middle of a plan. The start depends on the initial norms, and the end on the schedule."""
     if len(layers) < 2:
         return
     ratio = imbalance([view.forecast for view in layers])
@@ -61,8 +61,8 @@ def planned_imbalance(layers: Layers[PlanView]) -> Iterator[Finding]:
     yield make_finding(
         "layer_imbalance",
         remedies.severity(remedy),
-        f"{in_the_middle} in the middle of the run. Rotation of the fastest layer over that of the slowest is "
-        f"{format_number(first)} at the first step and {format_number(last)} at the last.",
+        f"{in_the_middle} in the middle of the run. The fastest layer rotates {format_number(first)} times "
+        f"as fast as the slowest at the first step and {format_number(last)} times at the last.",
         (fastest, slowest),
         remedy,
         formula=RECURSION,
@@ -104,7 +104,7 @@ def neuron_imbalance(layers: Layers[View]) -> Iterator[Finding]:
         "neuron_imbalance",
         remedies.severity(remedy),
         f"{beginning} {layers.label(worst)} the 95th percentile of the neurons' rotation is "
-        f"{format_number(spread.ratio, 2)} times the 5th, where noise gives {format_number(spread.noise, 2)}.",
+        f"{format_number(spread.ratio, 2)} times the 5th. Noise alone gives {format_number(spread.noise, 2)}.",
         unequal,
         remedy,
         evidence={"ratio": spread.ratio, "noise_ratio": spread.noise},

@@ -1,4 +1,4 @@
-"""Options of optimizers: an angle that is missed, the case of a recipe that applies, and betas that are unstable."""
+"""Options of optimizers: a missed angle, initial norms for which a recipe helps, and unstable betas."""
 
 from collections.abc import Iterator
 from math import nan
@@ -53,7 +53,7 @@ def _angle_ratio(view: RunView) -> float:
 
 
 def rotational_recipe(layers: Layers[PlanView]) -> Iterator[Finding]:
-    """Judge initial norms over those at which the plain rule would settle."""
+    """Judge initial norms by those at which the plain rule would settle."""
     ratios = {view: ratio for view in layers.in_state("keeps norm") if (ratio := _start_ratio(view)) is not None}
     if ratios:
         middle = float(np.median(list(ratios.values())))
@@ -72,7 +72,7 @@ def _start_ratio(view: PlanView) -> float | None:
 
 
 def unstable_betas(layers: Layers[View]) -> Iterator[Finding]:
-    """Judge each pair of betas. Only a run shows growth."""
+    """Judge each pair of betas. Growth is known only for a run."""
     by_betas: dict[tuple[float, float], list[View]] = {}
     for view in layers:
         betas = view.rule.adam_betas if view.rule is not None else None
@@ -82,7 +82,7 @@ def unstable_betas(layers: Layers[View]) -> Iterator[Finding]:
         growths = {view: growth for view in members if (growth := view.update_growth) is not None}
         grown, evidence = _grown(layers, growths)
         rate = float(stability.growth_rate(*betas, exact=True))
-        can = f"can grow e times every {format_number(1 / rate)} steps" if rate > 0 else "can grow without bound"
+        can = f"can grow by a factor e every {format_number(1 / rate)} steps" if rate > 0 else "can grow without bound"
         yield make_finding(
             "unstable_betas",
             "bad" if grown else "warn",

@@ -17,10 +17,10 @@ from gyroscope.advice.remedies import CHECK_LAYER, FIND_SETTING, REVIVE, WIDER_W
 from gyroscope.advice.run_view import RunView
 
 DEPARTURE = (
-    "norm above 1.3 × equilibrium (SGD 1.2); before the end about sqrt(2x²T/a0) for linear, "
+    "norm above 1.3 × equilibrium (SGD 1.2), before the end about sqrt(2x²T/a0) for linear, "
     "(16x²T²/(π²a0))^(1/3) for cosine decay, norm ∝ lr^x"
 )
-SMALL_UPDATES = "rotation over prediction = sqrt(s)·‖ω̂‖/‖ω‖; s = mean square of updates over that of noise"
+SMALL_UPDATES = "rotation over prediction = sqrt(s)·‖ω̂‖/‖ω‖, s = mean square of updates over that of noise"
 
 
 def fell_out(layers: Layers[RunView]) -> Iterator[Finding]:
@@ -47,7 +47,7 @@ def _departed(layers: Layers[View], cause: str, verbs: tuple[str, str], formula:
         ratios = [departure.norm_ratio for departure in departures.values()]
         sentence = (
             f"{departed.clause(*verbs)} out of equilibrium at step {format_steps(steps)}. {cause} "
-            f"{format_range(ratios, 2)} times that of equilibrium, which slows the rotation as much."
+            f"{format_range(ratios, 2)} times that of equilibrium, which slows the rotation by the same factor."
         )
         evidence = {"step": float(min(steps)), "ratio": max(ratios)}
         yield make_finding("fell_out", "note", sentence, departed, formula=formula, evidence=evidence)
@@ -60,7 +60,7 @@ def stopped(layers: Layers[RunView]) -> Iterator[Finding]:
         steps = [_still_since(view, view.speeds >= limit.MAX_STOPPED_ROTATION) for view in still]
         ratios = [view.late_rotation_ratio for view in still]
         sentence = (
-            f"{still.clause('has', 'have')} stopped moving since step {min(steps):,.0f}: rotation at the end is "
+            f"{still.clause('stopped', 'stopped')} moving at step {min(steps):,.0f}. Rotation at the end is "
             f"{format_range(ratios, 2)} times the prediction."
         )
         evidence = {"step": min(steps), "slowest": min(ratios)}
@@ -74,8 +74,8 @@ def switched_off(layers: Layers[RunView]) -> Iterator[Finding]:
         steps = [_still_since(view, view.lr >= limit.MIN_RATE_SHARE * np.nanmax(view.lr)) for view in off]
         share = format_range([100 * final_rate(view) for view in off], 2)
         sentence = (
-            f"{off.clause('has', 'have')} stopped moving since step {min(steps):,.0f}. The learning rate is {share} % "
-            "of its peak, and other layers train on."
+            f"{off.clause('stopped', 'stopped')} moving at step {min(steps):,.0f}. The learning rate is {share} % "
+            "of its peak, while other layers go on training."
         )
         yield make_finding("stopped", "note", sentence, off, FIND_SETTING, evidence={"step": min(steps)})
 
@@ -120,14 +120,14 @@ def _has_small_updates(view: RunView) -> bool:
 
 
 def _still_since(view: RunView, moves: Mask) -> float:
-    """Return the step of the first sample after the last that moves."""
+    """Return the step after which no sample moves any more."""
     moving = np.flatnonzero(moves)
     first = min(int(moving[-1]) + 1, len(view.steps) - 1) if moving.size else 0
     return float(view.steps[first])
 
 
 def dead_vectors(layers: Layers[View]) -> Iterator[Finding]:
-    """Judge the share of a layer's vectors that is dead. If all are, the layer is not used, whatever its rate is."""
+    """Judge the share of a layer's vectors that is dead. If all are dead, the layer is not used."""
     unused = layers.where(lambda view: _share(view) >= 1)
     if unused:
         sentence = f"{unused.clause('has', 'have')} no gradient at all. Weight decay shrinks the weights to nothing."
@@ -154,7 +154,7 @@ def _share(view: LayerView) -> float:
 
 
 def frozen_entries(layers: Layers[RunView]) -> Iterator[Finding]:
-    """Judge the share of entries that a step leaves as they are."""
+    """Judge the share of entries that a step does not change."""
     frozen = layers.where(lambda view: view.frozen_share > limit.MAX_FROZEN_SHARE)
     frozen = frozen.worst_first(lambda view: view.frozen_share)
     if not frozen:
@@ -163,7 +163,7 @@ def frozen_entries(layers: Layers[RunView]) -> Iterator[Finding]:
     yield make_finding(
         "frozen_entries",
         "bad" if share > limit.BAD_FROZEN_SHARE else "warn",
-        f"{frozen.clause('has', 'have')} entries that a step leaves as they are though they have a gradient, "
+        f"{frozen.clause('has', 'have')} entries that do not change although they have a gradient, "
         f"{format_number(100 * share, 2)} % in {frozen.label(frozen[0])}. The update is smaller than the rounding of "
         "the weights.",
         frozen,

@@ -41,7 +41,7 @@ def estimates(layers: Layers[CheckpointView]) -> Iterator[Finding]:
         members = Layers([view for view in estimated if view.error == error], estimated.among)
         sentence = (
             f"The rotation of {members.describe()} is an estimate because the file does not contain the last "
-            f"gradient. On trial the mean of {trial} was within {format_number(100 * error, 2)} %."
+            f"gradient. In tests the mean of {trial} was within {format_number(100 * error, 2)} %."
         )
         yield make_finding("assumption", "note", sentence, members, evidence={"error": error})
 
@@ -55,8 +55,8 @@ def too_short(layers: Layers[RunView]) -> Iterator[Finding]:
     needed = round(limit.MIN_MOMENTUM_MEMORIES * max(memories, default=limit.UNKNOWN_MOMENTUM_MEMORY))
     if samples < limit.MIN_SAMPLES or steps < needed:
         sentence = (
-            f"Too short to judge: {samples:,} samples in {steps:,} steps. It takes {limit.MIN_SAMPLES} samples and "
-            f"{needed:,} steps, which are {limit.MIN_MOMENTUM_MEMORIES} times the memory of the momentum."
+            f"Too short to judge: {samples:,} samples in {steps:,} steps. A diagnosis needs {limit.MIN_SAMPLES} samples"
+            f" and {needed:,} steps ({limit.MIN_MOMENTUM_MEMORIES} times the memory of the momentum)."
         )
         evidence = {"samples": float(samples), "steps": float(steps)}
         yield make_finding("too_short", "note", sentence, (), MEASURE_LONGER, evidence=evidence)
@@ -66,11 +66,11 @@ def not_measured(layers: Layers[RunView]) -> Iterator[Finding]:
     """Judge layers without a measurement, and those without a prediction."""
     silent = layers.where(lambda view: not view.is_measured)
     if silent:
-        sentence = f"{silent.clause('was', 'were')} never measured: no step with a gradient was seen."
+        sentence = f"{silent.clause('was', 'were')} never measured because no step had a gradient."
         yield make_finding("not_measured", "note", sentence, silent, CHECK_LAYER)
     unknown = layers.where(lambda view: view.is_measured and not np.isfinite(view.predicted_angle).any())
     if unknown:
-        sentence = f"{unknown.clause('has', 'have')} no prediction: theory does not cover the optimizer's rule."
+        sentence = f"{unknown.clause('has', 'have')} no prediction because the theory does not cover the optimizer."
         yield make_finding("not_measured", "note", sentence, unknown, CHECK_RULE)
 
 

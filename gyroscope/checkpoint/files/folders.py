@@ -15,7 +15,7 @@ from gyroscope.checkpoint.files.reading import StoredTensor, check_zip, is_safet
 CONFIG = "config.json"
 WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 METADATA = ".metadata"
-# Classes of an index: records, sizes and dtypes. No other object is made.
+# Classes in an index: records, sizes and dtypes. No other object is created.
 ALLOWED = {
     "torch.distributed.checkpoint.metadata": {
         "Metadata",
@@ -50,7 +50,7 @@ def _read_trainer_folder(path: Path) -> tuple[dict[str, Any], bool]:
     files = _weight_files(path)
     if not files:
         raise ValueError(
-            "it is no checkpoint: it has neither .metadata of torch.distributed.checkpoint nor model.safetensors or "
+            "it is not a checkpoint: it has neither .metadata of torch.distributed.checkpoint nor model.safetensors or "
             "pytorch_model.bin of the Trainer"
         )
     tree: dict[str, Any] = {"model": {key: value for file in files for key, value in dict(read_file(file)).items()}}
@@ -97,7 +97,7 @@ def _read_distributed(folder: Path) -> tuple[Any, bool]:
     for name, description in index.state_dict_metadata.items():
         if name not in parts:
             raise ValueError(f"it has no part of {name!r}: the folder is not complete")
-        # Some planners keep no paths. The name is then the key.
+        # Some planners store no paths. The name is then the key.
         *path, last = paths.get(name, (name,))
         node = tree
         for key in path:
@@ -110,14 +110,14 @@ def _read_distributed(folder: Path) -> tuple[Any, bool]:
 
 @final
 class _IndexUnpickler(pickle.Unpickler):
-    """An unpickler that makes the records of an index and refuses all else."""
+    """An unpickler that creates only the records of an index and refuses everything else."""
 
     def find_class(self, module: str, name: str) -> Any:
         if name in ALLOWED.get(module, ()):
             return super().find_class(module, name)
         if module == "torch" and isinstance(getattr(torch, name, None), torch.dtype):
             return getattr(torch, name)
-        raise ValueError(f"the index holds pickled code ({module}.{name}), which is not executed")
+        raise ValueError(f"the index contains pickled code ({module}.{name}), which is not executed")
 
 
 def _leaf(folder: Path, name: str, description: Any, parts: list[tuple[Any, Any]]) -> Any:
@@ -153,7 +153,7 @@ def _checked(name: str, tensor: Any, shape: tuple[int, ...]) -> Tensor:
 
 def _load_part(folder: Path, info: Any) -> Any:
     if info.relative_path != Path(info.relative_path).name:
-        raise ValueError(f"it names a file outside of itself, {info.relative_path!r}, which is not read")
+        raise ValueError(f"it refers to a file outside the folder, {info.relative_path!r}, which is not read")
     if getattr(info, "transform_descriptors", None):
         raise ValueError(f"{info.relative_path!r} is compressed, which is not read: save the folder without extensions")
     path = folder / info.relative_path

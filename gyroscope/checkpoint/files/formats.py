@@ -1,4 +1,4 @@
-"""The parts of a checkpoint, found by shape and by name: weights, optimizer state, schedulers and the step.
+"""The parts of a checkpoint, recognised by structure and name: weights, optimizer state, schedulers and the step.
 
 A checkpoint is a plain dictionary of torch.save in any nesting (nanoGPT's, Lightning's, our own), or a folder of the
 Hugging Face Trainer or of torch.distributed.checkpoint.
@@ -66,9 +66,9 @@ class Checkpoint:
 
 
 def open_checkpoint(source: str | Path | Mapping[str, Any], model: Model | None = None) -> Checkpoint:
-    """Open a checkpoint by its path, or a dictionary of state dicts. Raise ValueError that names what it lacks.
+    """Open a checkpoint by its path, or a dictionary of state dicts. A ValueError names what is missing.
 
-    `model` has the order of the optimizer's weights, if the file does not.
+    `model` gives the order of the optimizer's weights if the file does not.
     """
     if isinstance(source, Mapping):
         with refusing("state dicts"):
@@ -116,7 +116,7 @@ def _nodes(
     entered = set() if entered is None else entered
     if isinstance(node, Mapping):
         yield path, node
-    # The contents of a part are not parts, and an object that is in the tree many times is entered once.
+    # The contents of a part are not searched, and an object that occurs many times is searched once.
     is_part = isinstance(node, Mapping) and (_is_optimizer(node) or _is_scheduler(node))
     if depth == DEEPEST or id(node) in entered or is_part or not isinstance(node, Mapping | list):
         return
@@ -165,11 +165,11 @@ def _weights(nodes: Mapping[str, Mapping[str, Any]]) -> dict[str, StoredTensor]:
     """Return the one dictionary of named tensors, with parameters only, and a tied weight once."""
     found = {path: node for path, node in nodes.items() if _is_state_dict(node)}
     if not found:
-        raise ValueError("it holds no weights: it has no dictionary of named tensors with two or more dimensions")
+        raise ValueError("it has no weights: there is no dictionary of named tensors with two or more dimensions")
     named = [path for key in WEIGHT_KEYS for path in found if path.rpartition(".")[2] == key]
     if not named and len(found) > 1:
         raise ValueError(
-            f"it holds several sets of weights ({', '.join(found)}): pass one with its optimizer, "
+            f"it has several sets of weights ({', '.join(found)}): pass one with its optimizer, "
             'gyro.autopsy({"model": …, "optimizer": …})'
         )
     chosen = found[named[0] if named else next(iter(found))]
@@ -185,12 +185,12 @@ def _weights(nodes: Mapping[str, Mapping[str, Any]]) -> dict[str, StoredTensor]:
 
 
 def _is_sorted(weights: Mapping[str, StoredTensor]) -> bool:
-    """Return whether names are in alphabetical order, as safetensors leaves them, and not in a module's state dict."""
+    """Return whether names are in alphabetical order, as in safetensors files, and not in a module's order."""
     return not isinstance(weights, OrderedDict) and len(weights) > 1 and list(weights) == sorted(weights)
 
 
 def _step(top: Mapping[str, Any], parameters: Sequence[ParameterState]) -> int | None:
-    """Return Adam's own count if there is one, because the step of a file may count batches."""
+    """Return Adam's own count if there is one, because a file may count batches instead of steps."""
     counts = [count for count in (each.step for each in (*parameters[:1], *parameters[-1:])) if count is not None]
     if counts:
         return max(counts)

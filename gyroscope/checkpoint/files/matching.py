@@ -1,8 +1,8 @@
 """Optimizer states matched with weights: an optimizer numbers its parameters, and a model names them.
 
-Names decide if the optimizer has them (`param_names`, or torch.distributed.checkpoint's own). Otherwise each group has
-its parameters in the model's order, as a comprehension over model.parameters() does, and a state has the shape of its
-weight. A match is accepted only if each weight with vectors fits the next one of exactly one group.
+Names decide if the optimizer has them (`param_names`, or torch.distributed.checkpoint's own). Otherwise each group is
+assumed to have its parameters in the model's order, and each state the shape of its weight. A match is accepted only if
+each weight with vectors fits the next parameter of exactly one group.
 """
 
 from collections import Counter, defaultdict, deque
@@ -16,7 +16,7 @@ Shape = tuple[int, ...]
 Weights = dict[str, StoredTensor]
 # State tensors that have the shape of their weight.
 FULL_SIZE = MOMENTUM_KEYS + SECOND_MOMENT_KEYS
-NOT_OF_ONE_MODEL = "they are not of one model, or the optimizer has another order: make it of model.named_parameters()"
+NOT_OF_ONE_MODEL = "they are not from the same model or in the same order: use model.named_parameters()"
 
 
 class UnknownOrderError(ValueError):
@@ -38,7 +38,7 @@ def match_parameters(
     ordered: bool = True,
     names: Sequence[Sequence[str]] | None = None,
 ) -> dict[str, Member]:
-    """Return the optimizer's member for each weight that it has. `names` are those of each group, if they are given.
+    """Return the optimizer's member for each weight. `names` are the names in each group, if given.
 
     Raise `UnknownOrderError` if the model's order is needed and the weights are not `ordered` by it.
     """
@@ -120,11 +120,11 @@ def match_by_shape(shapes: Mapping[str, Shape], groups: Sequence[Sequence[Member
 
 
 def _in_turn(shapes: Mapping[str, Shape], groups: Sequence[Sequence[Member]]) -> dict[str, Member]:
-    """Return the member of each weight, from the one group that has its shape next."""
+    """Return the member of each weight, from the only group whose next member has its shape."""
     following: dict[Shape | None, deque[deque[Member]]] = defaultdict(deque)
     for group in groups:
         matrices = deque(member for member in group if len(member.shape or ()) >= 2)
-        # Biases and gains have no vectors: no number of an autopsy depends on which of them has which state.
+        # Biases and gains have no vectors, so no number of an autopsy depends on how their states are matched.
         others = [deque([member]) for member in group if member.shape is not None and len(member.shape) < 2]
         for rest in filter(None, [matrices, *others]):
             following[rest[0].shape].append(rest)
@@ -147,11 +147,11 @@ def _in_turn(shapes: Mapping[str, Shape], groups: Sequence[Sequence[Member]]) ->
 def _ambiguous(why: str, ordered: bool) -> ValueError:
     if ordered:
         return ValueError(
-            f"{why}, so whose state is whose cannot be told. Name the parameters of each group "
-            "(--model-order FILE, one name per line, a blank line between groups), or make the optimizer of "
+            f"{why}, so states cannot be assigned to weights. Name the parameters of each group "
+            "(--model-order FILE, one name per line, a blank line between groups), or make the optimizer from "
             "model.named_parameters(), so that the file has names"
         )
     return UnknownOrderError(
-        f"{why}, and the file does not keep the model's order, so whose state is whose cannot be told. "
+        f"{why}, and the file does not keep the model's order, so states cannot be assigned to weights. "
         "Pass the model, gyro.autopsy(…, model=model), or its parameter names in order, --model-order FILE"
     )

@@ -16,7 +16,7 @@ from gyroscope.model.parameters import clean_name
 Model = nn.Module | Sequence[str] | Sequence[Sequence[str]]
 # All names of each parameter, in the model's order: a tied weight has several.
 Order = Sequence[Sequence[str]]
-# Parameters that a model may make for each weight in the file: tied weights are made before they are tied.
+# Most parameters that a model may create for each weight in the file. Tied weights are created before they are tied.
 MADE_PER_WEIGHT = 4
 
 
@@ -52,7 +52,7 @@ def match_weights(
 
 
 def _difference(weights: Weights, order: Order) -> str:
-    """Return a name that only one of the two has."""
+    """Return a sentence with a name that only one of the two has."""
     held = {clean_name(key) for key in weights}
     lacking = [names[0] for names in order if not held.intersection(names)]
     if lacking:
@@ -89,15 +89,15 @@ def in_order(weights: Weights, order: Order) -> Weights | None:
 def transformers_order(folder: Path, weights: int) -> Order | None:
     """Return the order of the model that config.json describes, or None if transformers cannot make that model.
 
-    The model is made on the meta device, by the installed library. Code beside the weights is never imported.
+    The installed library creates the model on the meta device. Code in the checkpoint's folder is never imported.
     """
     try:
-        # An optional dependency, and seconds to import.
+        # An optional dependency that takes seconds to import.
         import transformers
 
         config = read_json(folder / CONFIG)
         model_class = getattr(transformers, config["architectures"][0])
-        # A backbone by name would be looked up in the network.
+        # A backbone by name would be searched on the network.
         if not issubclass(model_class, transformers.PreTrainedModel) or config.get("backbone"):
             return None
         with torch.device("meta"), _limited(MADE_PER_WEIGHT * weights + 100):

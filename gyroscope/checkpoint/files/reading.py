@@ -24,11 +24,11 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 
-# Classes of settings that Lightning and others store. Making one of these objects has no side effect.
+# Classes of settings that Lightning and others store. Creating these objects has no side effect.
 HARMLESS: list[Any] = [argparse.Namespace, pathlib.PosixPath, pathlib.PurePosixPath]
-# Entries of a tensor that may repeat its memory, as `expand` does. 10⁸ are read within a second.
+# Most entries of a tensor that repeats its memory, as after `expand`. 10⁸ are read within a second.
 MAX_REPEATED_ENTRIES = 10**8
-NOT_OURS = "it is no checkpoint that torch.save or safetensors wrote"
+NOT_OURS = "it is not a checkpoint of torch.save or safetensors"
 # madvise's number for releasing pages on Linux.
 DONTNEED = 4
 
@@ -67,7 +67,7 @@ def _has_values(tensor: Tensor) -> bool:
 
 
 def _with_values(tensor: Tensor) -> Tensor:
-    """Return the tensor for reading. Raise ValueError if it has no values, or repeats a few of them too often."""
+    """Return the tensor for reading. Raise ValueError if it has no values, or repeats a few values too often."""
     if not _has_values(tensor):
         raise ValueError(f"a tensor of shape {tuple(tensor.shape)} in the file is sparse or has no values")
     repeated = tensor.numel() * tensor.element_size() > tensor.untyped_storage().nbytes()
@@ -93,12 +93,12 @@ def refusing(name: str) -> Iterator[None]:
     except OSError as error:
         raise CheckpointError(f"cannot read {name!r}: {error.strerror or error}") from error
     except Exception as error:
-        # The library's own refusals. Errors of decoding are ValueErrors too, but give no remedy.
+        # These are the library's own errors. Errors of decoding are ValueErrors too, but give no remedy.
         if isinstance(error, ValueError) and not isinstance(error, UnicodeError | json.JSONDecodeError):
             raise CheckpointError(f"{name!r}: {error}") from error
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
         raise CheckpointError(
-            f"{name!r} is truncated or damaged, or is no checkpoint of torch.save, safetensors or "
+            f"{name!r} is truncated or damaged, or is not a checkpoint of torch.save, safetensors or "
             f"torch.distributed.checkpoint ({reason})"
         ) from error
 
@@ -125,7 +125,7 @@ def _read_torch(path: Path) -> Any:
     check_zip(path)
     try:
         with torch.serialization.safe_globals(HARMLESS):
-            # torch cannot map what it wrote before version 1.6, which are not zip files.
+            # torch cannot map files that it wrote before version 1.6, because they are not zip files.
             return torch.load(path, map_location="cpu", mmap=zipfile.is_zipfile(path), weights_only=True)
     except OSError:
         raise
@@ -145,15 +145,15 @@ def _why_not(error: str) -> str:
     code = re.search(r"(?:GLOBAL|global) `?([\w.]+)", error)
     if code is not None and "nsupported" in error:
         return (
-            f"it holds pickled code ({code.group(1)}), which is not executed: save dictionaries of tensors and numbers "
-            "alone, such as model.state_dict() and optimizer.state_dict()"
+            f"it contains pickled code ({code.group(1)}), which is not executed: save only dictionaries of tensors and "
+            "numbers, such as model.state_dict() and optimizer.state_dict()"
         )
     is_cut = "zip archive" in error or "central directory" in error
     return "it is truncated or damaged: copy it again, or take the checkpoint before it" if is_cut else ""
 
 
 def stored(tree: Any, mapped: Ranges = ()) -> Any:
-    """Return the tree with stored tensors for tensors. What the tree contains twice is made once."""
+    """Return the tree with each tensor replaced by a stored tensor. Objects that occur twice are converted once."""
     made: dict[int, Any] = {}
 
     def convert(value: Any) -> Any:
@@ -196,7 +196,7 @@ def _give_back(storage: torch.UntypedStorage, mapped: Ranges) -> None:
     """Release the pages of a storage if the file is mapped there. A later read reads the file again."""
     start = storage.data_ptr()
     stop = start + storage.nbytes()
-    # The unpickler can also make tensors in ordinary memory, whose values would be lost.
+    # The unpickler can also create tensors in ordinary memory, whose values would be lost.
     if start == stop or not any(first <= start and stop <= last for first, last in mapped):
         return
     page_start = start // mmap.PAGESIZE * mmap.PAGESIZE

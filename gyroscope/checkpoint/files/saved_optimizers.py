@@ -13,7 +13,7 @@ NAMES = {command: spec.name for command, spec in COMMANDS.items()}
 def optimizer_name(group: Group, state: Collection[str], asked: str | None) -> str | None:
     """Return the class of the optimizer, or None if it is unknown. Raise ValueError if several are possible.
 
-    `state` has the names of the values kept for a parameter, `asked` is the name that the user gives.
+    `state` has the names of a parameter's state values. `asked` is the name that the user gives.
     """
     if asked is not None:
         return NAMES[asked]
@@ -22,7 +22,7 @@ def optimizer_name(group: Group, state: Collection[str], asked: str | None) -> s
 
 
 def inner_name(group: Group, state: Collection[str]) -> str | None:
-    """Return the same for an optimizer without options of its own, also for the inner one of a wrapper."""
+    """Return the same for an optimizer without distinctive options, also for the inner optimizer of a wrapper."""
     return _only([spec for spec in SPECS if spec.is_shown_by(group, state, distinctive=False)], group)
 
 
@@ -34,14 +34,14 @@ def _only(specs: list[OptimizerSpec], group: Group) -> str | None:
         kinds = " or ".join(f"{spec.name} ({spec.decay} weight decay)" for spec in specs)
         choices = " or ".join(repr(spec.command) for spec in specs)
         raise ValueError(
-            f"the file does not say whether its optimizer is {kinds}: pass optimizer={choices} "
+            f"the file does not show whether its optimizer is {kinds}: pass optimizer={choices} "
             f"(--optimizer {specs[0].command})"
         )
     return specs[0].name
 
 
 def rule_of_group(name: str | None, group: Group, state: Collection[str] = ()) -> UpdateRule | None:
-    """Return the theory's rule of a group, or None. Raise ValueError that names a setting which the file lacks."""
+    """Return the theory's rule of a group, or None. A ValueError names a setting that the file lacks."""
     spec = spec_by_name(name)
     if spec is None or group.get("amsgrad"):
         return None
@@ -64,7 +64,7 @@ def _rule_of_wrapper(group: Group, state: Collection[str]) -> UpdateRule | None:
     if group.get("mode") == "hyperball":
         if is_tangent(group):
             return hyperball(group, None)
-        # Decay is along the weights, so that the kind of it does not matter.
+        # Decay is along the weights, so its kind does not matter.
         momentum_rule = rule_of_group(inner_name({**group, "weight_decay": 0.0}, state), group)
         return None if momentum_rule is None else hyperball(group, momentum_rule)
     # A state_dict does not contain code.

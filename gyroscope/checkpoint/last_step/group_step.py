@@ -1,4 +1,4 @@
-"""The last step of each parameter group: its settings as the file and the user give them, its rates and its rule."""
+"""The last step of each parameter group: its settings from the file and the user, its rates and its rule."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -52,7 +52,7 @@ def group_steps(checkpoint: Checkpoint, asked: StepRequest) -> list[GroupStep]:
 def _group_step(checkpoint: Checkpoint, asked: StepRequest, number: int) -> GroupStep:
     group = checkpoint.groups[number]
     settings = {key: _plain(value) for key, value in group.items()}
-    # The file's own settings count. The user adds those that it lacks.
+    # The file's own settings take precedence. The user adds those that it lacks.
     settings |= {option: value for option, value in asked.settings.items() if settings.get(option) is None}
     _check(settings)
     saved = float(settings.get("lr") or 0.0)
@@ -67,7 +67,7 @@ def _group_step(checkpoint: Checkpoint, asked: StepRequest, number: int) -> Grou
     own = _own_rule(settings, asked)
     if own is not None:
         return GroupStep(settings, rates, own, _own_rule(at_peak, asked))
-    # A rotational optimizer keeps less of parameters that do not rotate.
+    # A rotational optimizer keeps less state for parameters that do not rotate.
     kept = {name for each in checkpoint.parameters if each.group == number for name in each.state}
     name = optimizer_name(group, kept, asked.optimizer)
     rule = rule_of_group(name, settings, kept)
@@ -119,6 +119,6 @@ def rate_notes(groups: Sequence[GroupStep]) -> tuple[str, ...]:
         if group.rates.doubt and group.rates.last > 0:
             values.setdefault(group.rates.doubt, []).extend((group.rates.last, *group.rates.others))
     return tuple(
-        f"The learning rate of the last step is taken as {format_range(rates)}, {doubt}. Pass lr if it was another"
+        f"The learning rate of the last step is assumed to be {format_range(rates)}, {doubt}. Pass lr otherwise"
         for doubt, rates in values.items()
     )

@@ -20,7 +20,8 @@ from gyroscope.theory.law import Correlation, safe_divide
 from gyroscope.theory.rules.nadam import nadam_momentum
 from gyroscope.theory.rules.sgdm import update_power
 
-# Above this ratio of NAdam's update under noise to that of a steady gradient there is no estimate. It ends at 1.16.
+# Above this ratio of NAdam's update under noise to that of a steady gradient there is no estimate. The ratio ends at
+# 1.16.
 MAX_LENGTH_RATIO = 1.25
 
 
@@ -143,7 +144,7 @@ def tangent_share(
     `weight_decay` is part of u, and of the momentum α.
     """
     y, p, r = map(float, total)
-    # A momentum adds L2's λw up 1/(1-α) times.
+    # A momentum multiplies L2's λw by 1/(1-α).
     inside = 0.0 if decay else weight_decay * y / (1 - momentum)
     pushed = -2 * (1 - decay) * lr * (p - inside)
     push_error = 2 * (1 - decay) * lr * _scatter(y, r, entries) * y
@@ -159,7 +160,7 @@ def radial_decay(
         decoupled:  λ_u = [⟨w,u⟩·(1-β(1-a)) + β·lr·‖u‖²]/((1-β)·‖w‖²)     (ours: docs/theory.md, "Signal")
         L2:         λ_u = [(1-α)·⟨w,u⟩ + α·lr·‖u‖²]/‖w‖² - λ
 
-    u is the momentum itself, of SGD or scaled as Adam's. The sums are total, with the weight before the step. The error
+    u is the momentum itself, SGD's or Adam's scaled one. The sums are total, with the weight before the step. The error
     is that of ⟨w,u⟩ between independent entries.
     """
     y, p, r = map(float, total)

@@ -1,8 +1,7 @@
 """The learning rates of a checkpoint's run: that of its last step, the peak and the mean.
 
-A scheduler has usually set the rate of the next step before a checkpoint is saved. If the file contains the schedule,
-and the schedule agrees with the saved rate, it is followed one step back. Otherwise the saved rate is used, with a
-note.
+Before a checkpoint is saved, a scheduler has usually set the rate of the next step. If the file contains the schedule
+and it agrees with the saved rate, the rate one step earlier is used. Otherwise the saved rate is used, with a note.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,15 +17,15 @@ from gyroscope.checkpoint.last_step.torch_schedules import Schedule, Setting, St
 
 # torch computes schedules step by step, and rounding makes them drift from their closed form.
 AGREES = 1e-5
-# What a scheduler of another library, which uses torch's names for something else, makes these functions raise.
+# Errors that these functions raise for a scheduler of another library that uses torch's names differently.
 NOT_TORCHS = (ArithmeticError, LookupError, TypeError, ValueError, AttributeError)
-# Steps of a schedule whose mean is that of all steps within 0.1 %.
+# Number of sampled steps of a schedule. Their mean is within 0.1 % of that of all steps.
 SCHEDULE_SAMPLES = 2000
 NANOGPT_SETTINGS = {"learning_rate", "decay_lr", "warmup_iters", "lr_decay_iters", "min_lr"}
 
 
 class ConfirmedSchedule(NamedTuple):
-    """A schedule in the file that agrees with the saved rate, after so many steps."""
+    """A schedule in the file that agrees with the saved rate, and the steps done."""
 
     schedule: Schedule
     steps: int
@@ -81,7 +80,7 @@ class SavedRate:
         """Return the rates, with that of the last step if it is given.
 
         `initial_lr` is the peak of most schedules. OneCycleLR and CyclicLR begin lower. If the form of the schedule is
-        unknown, the mean is that of a line or of a cosine.
+        unknown, the mean is that of a linear or cosine schedule.
         """
         last = self._last() if given is None else Last(given)
         start = self.group.get("initial_lr")
@@ -99,13 +98,13 @@ class SavedRate:
             return self._one_step_back(self._course)
         doubt = "the saved rate, because the file has no schedule"
         if self.schedulers or "initial_lr" in self.group:
-            doubt = "the saved rate, which a schedule has set for the next step"
+            doubt = "the saved rate, which a schedule set for the next step"
         return self._from_log() or Last(self.saved, doubt=doubt)
 
     def _sampled_rates(self) -> list[float]:
-        """Return the rates of steps that are evenly spread over the run, or none if they are unknown."""
+        """Return the rates of steps evenly spaced over the run, or none if they are unknown."""
         if self._course is not None:
-            # A part of a SequentialLR may be of an unknown form.
+            # A part of a SequentialLR may have an unknown form.
             with suppress(*NOT_TORCHS):
                 return [self._course.schedule(t).lr for t in _spread(self._course.steps)]
         logged = self._logged()
@@ -153,8 +152,8 @@ class SavedRate:
         lr, momentum = course.schedule(course.steps - 1)
         if not course.is_torchs or isclose(lr, self.saved, rel_tol=AGREES) or self.step == course.steps:
             return Last(lr, momentum)
-        # A scheduler that is not stepped with the optimizer may have been stepped before the checkpoint, or not.
-        return Last(lr, momentum, "the scheduler, between this step and one back", (self.saved,))
+        # A scheduler that is not stepped with the optimizer may or may not have been stepped before the checkpoint.
+        return Last(lr, momentum, "the scheduler, at this step or one before", (self.saved,))
 
     def _logged(self) -> dict[int, float]:
         """Return the rates that the Trainer logged, by step."""
@@ -181,6 +180,6 @@ class SavedRate:
 
 
 def _spread(steps: int) -> list[int]:
-    """Return at most SCHEDULE_SAMPLES steps that are evenly spread over so many."""
+    """Return at most SCHEDULE_SAMPLES evenly spaced steps of a run."""
     count = max(1, min(steps, SCHEDULE_SAMPLES))
     return [steps * i // count for i in range(count)]

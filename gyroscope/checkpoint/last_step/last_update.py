@@ -1,4 +1,4 @@
-"""How the last step of each optimizer is reconstructed from its state of every parameter."""
+"""How the last step of each optimizer is reconstructed from its state."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -38,7 +38,7 @@ Direction = Callable[[list[Tensor], int], Tensor]
 Angles = Callable[[VectorMeasurement], Array]
 NAN = float("nan")
 MOMENTS = ("exp_avg", "exp_avg_sq")
-# Options that files of older torch versions, and of other libraries, lack.
+# Options that are missing from files of older torch versions and of other libraries.
 DEFAULTS = {"amsgrad": False, "eps": 1e-8, "momentum_decay": 4e-3, "weight_decay": 0.0, "coupled": False}
 UNKNOWN = "the step of this optimizer cannot be reconstructed from its state"
 LAST_GRADIENT = "NAdam's first thousands of updates are mostly the last gradient, which the file does not contain"
@@ -56,8 +56,8 @@ class LastUpdate:
     keys: tuple[str, ...] = ()  # state tensors that `direction` needs
     direction: Direction | None = None  # u up to a factor per vector, from these tensors and the number of updates
     exact: bool = False  # whether the angles are exact, or an estimate
-    # Largest error of a layer's estimated mean (tests/checkpoint/last_step/test_last_step.py), by the least smaller
-    # dimension of its matrix.
+    # Largest error of a layer's estimated mean (tests/checkpoint/last_step/test_last_step.py), by the smaller dimension
+    # of its matrix.
     errors: Mapping[int, float] = field(default_factory=lambda: {0: NAN})
     adam_betas: tuple[float, float] | None = None  # if the two moments are Adam's, which separate signal and noise
     lr: float = 0.0  # of the step
@@ -95,7 +95,7 @@ MUON = LastUpdate(errors=MUON_ERRORS)
 
 
 def last_update(name: str | None, group: Group, state: Collection[str] = ()) -> LastUpdate:
-    """Return how to reconstruct the last step of an optimizer. `state` has the names of what it keeps."""
+    """Return how to reconstruct the last step of an optimizer. `state` has the names of its state values."""
     spec = spec_by_name(name)
     # These options leave out entries that disagree with the last gradient, which the file does not contain.
     if spec is None or any(group.get(option) for option in ("caution", "cautious", *CAUTIOUS_DECAY)):
@@ -111,7 +111,7 @@ def _by_formula(spec: OptimizerSpec, group: Group) -> LastUpdate:
     return NOTHING if formula is None else formula({**DEFAULTS, **group})
 
 
-# torch's optimizers. To maximise, they negate the gradient before they keep anything of it.
+# torch's optimizers. To maximise, they negate the gradient before they use it.
 
 
 def _adamax(group: Group) -> LastUpdate:
@@ -175,7 +175,7 @@ def _rotational(spec: OptimizerSpec, group: Group, state: Collection[str]) -> La
     if is_hyperball:
         settings |= {"beta": 0.0, "update_average": "plain", "centre": False, "eps": 0.0, "angular_update": None}
     rule = rule_of_group(spec.name, group, state)
-    # With L2 inside, one moment is of the gradient alone, and the other of the squares of both.
+    # With L2 in the gradient, one moment is of the gradient alone, and the other of the squares of both.
     is_mixed = spec.wraps and bool(group.get("weight_decay")) and not base.is_decoupled(group)
     return replace(
         inner,

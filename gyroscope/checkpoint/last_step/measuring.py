@@ -69,13 +69,13 @@ def measure(parameter: ParameterState, split: Split, update: LastUpdate) -> Vect
 
 
 def _entries(parameter: ParameterState, name: str) -> Tensor:
-    """Return a state tensor of the weight's shape, or the last of a stack of them, as k-Adam's stages are."""
+    """Return a state tensor of the weight's shape, or the last one of a stack, such as k-Adam's stages."""
     shape = parameter.weight.shape
     stored: StoredTensor = parameter.state[name]
     if stored.shape != shape and stored.shape[1:] != shape:
         raise ValueError(
             f"the optimizer's {name} of {parameter.name!r} has the shape {stored.shape}, the weight {shape}. They are "
-            "not of one model"
+            "not from the same model"
         )
     return stored.load() if stored.shape == shape else stored.load()[-1]
 
@@ -90,8 +90,8 @@ def _kept(parameter: ParameterState, split: Split, update: LastUpdate) -> Mappin
         count = split.num_vectors(parameter.weight.shape)
         if value.shape != (count,):
             raise ValueError(
-                f"the optimizer's {name} of {parameter.name!r} has the shape {value.shape}, its vectors are {count}. "
-                "They are not of one model"
+                f"the optimizer's {name} of {parameter.name!r} has the shape {value.shape}, the weight {count} vectors."
+                " They are not from the same model"
             )
         values[name] = value.load().to(torch.float64).numpy()
     return values

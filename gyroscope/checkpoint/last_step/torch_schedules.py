@@ -1,4 +1,4 @@
-"""torch's learning rate schedulers as functions of the step, from what a file has of their state.
+"""torch's learning rate schedulers as functions of the step, from their saved state.
 
 A scheduler is recognised by the names of its settings.
 """
@@ -38,9 +38,9 @@ def steps_done(state: State) -> int:
 
 
 def torch_schedule(number: int, state: State, group: State) -> Schedule:
-    """Return what a scheduler sets after t steps. Raise LookupError if it is a function, or of an unknown form.
+    """Return the settings of a scheduler after t steps. Raise LookupError for a function or an unknown form.
 
-    `number` is that of the group, in whose settings OneCycleLR keeps its rates.
+    `number` is that of the group. OneCycleLR keeps its rates in the group's settings.
     """
     if "_milestones" in state:
         return lambda t: _sequential(t, number, state, group)
@@ -58,21 +58,21 @@ def torch_schedule(number: int, state: State, group: State) -> Schedule:
 
 
 def _sequential(t: int, number: int, state: State, group: State) -> Setting:
-    """Return what the part of a SequentialLR that is active after t steps sets."""
+    """Return the settings of the part of a SequentialLR that is active after t steps."""
     starts = [0, *state["_milestones"]]
     active = sum(start <= t for start in starts) - 1
     part = state["_schedulers"][active]
     try:
         return torch_schedule(number, part, group)(t - starts[active])
     except LookupError:
-        # A part of an unknown form still has its last rate.
+        # For a part of an unknown form, the last rate is known.
         if t + 1 != starts[active + 1]:
             raise
     return Setting(float(part["_last_lr"][number]))
 
 
 def _chained(number: int, epoch: int, parts: Sequence[State]) -> Schedule:
-    """Return ChainedScheduler's rates: every part multiplies the distance of the rate from its own lowest.
+    """Return ChainedScheduler's rates. Every part multiplies the distance of the rate from its own lowest rate.
 
     lr <- low + (lr - low)·f(t)/f(t-1)
     """
@@ -85,7 +85,7 @@ def _chained(number: int, epoch: int, parts: Sequence[State]) -> Schedule:
     for t in range(epoch + 1):
         for factor, low in declines:
             earlier = factor(t - 1) if t > 0 else 1.0
-            # A cosine starts again from its lowest. The others stay there.
+            # A cosine restarts from its lowest rate. The others stay there.
             lr = low + (lr - low) * factor(t) / earlier if earlier else lr + (base - low) * factor(t)
         rates.append(lr)
     return lambda t: Setting(rates[t])
@@ -156,4 +156,4 @@ def _decline(state: State) -> Decline:
             return Decline(lambda t: gamma ** sum(count for start, count in milestones.items() if start <= t))
         case {"gamma": gamma}:
             return Decline(lambda t: gamma**t)
-    raise LookupError("this scheduler is of an unknown form")
+    raise LookupError("this scheduler has an unknown form")

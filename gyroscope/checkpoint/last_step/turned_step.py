@@ -15,18 +15,19 @@ from gyroscope.optimizers import Group
 
 # Rounds in which a rotational step is reconstructed. Each leaves η_r·cos(ω,Δ) of the error: 10 suffice at 0.2 rad.
 ROUNDS = 30
-# Relative difference of settled angles of two rounds. The coefficients have the digits of float32.
+# Relative difference of two rounds at which angles have settled. The coefficients have the precision of float32.
 SETTLED = 1e-5
 
 
 def turned_angles(group: Group, measured: VectorMeasurement, angle: float, formula: str) -> Array:
     """Return the angle of a rotational optimizer's last step per vector, in radians. NaN if unknown.
 
-        ω' = A·ω + B·Δ + D  turns by  atan2(‖x - ⟨x,ω⟩ω/‖ω‖²‖·‖ω‖, A‖ω‖² + ⟨x,ω⟩),  x = B·Δ + D     (RE Algorithm 1)
+        ω' = A·ω + B·Δ + D  rotates by  atan2(‖x - ⟨x,ω⟩ω/‖ω‖²‖·‖ω‖, A‖ω‖² + ⟨x,ω⟩),  x = B·Δ + D     (RE Algorithm 1)
 
     `formulas.rotate` computes A, B and D from ω, which the file does not contain. The first round uses ω' instead. Each
-    next round uses the ω that A, B and D lead back to, until the angle settles. With centring the mean of ω is taken to
-    be 0. That is wrong only in the first step, which is unknown. `angle` is η_r and `formula` the inner rule's.
+    next round uses the ω that A, B and D lead back to, until the angle settles. With centring the mean of ω is assumed
+    to be 0. That is wrong only in the first step, whose angle is then unknown. `angle` is η_r and `formula` the inner
+    rule's.
     """
     d = measured.fan_in
     t = measured.turns
@@ -42,12 +43,12 @@ def turned_angles(group: Group, measured: VectorMeasurement, angle: float, formu
     uu = measured.sums.uu
     ones = measured.ones[0]
     u1 = -measured.ones[1]
-    # In low precision a stored mean is rounding.
+    # In low precision a stored mean is only rounding.
     w1 = np.zeros_like(uu) if turn.centred else ones
     mean = ones / d if turn.centred else 0.0
     ww = measured.sums.ww - mean * ones
     wu = -measured.sums.wu - mean * u1
-    # The radius is the norm in the file up to rounding, which each round would multiply.
+    # The radius is the norm in the file up to rounding errors, which each round would multiply.
     kept = {**measured.kept, "radius": np.sqrt(ww)}
     rows = [torch.tensor(kept[name], dtype=dtype) for name in turn.rows]
     size = torch.full_like(rows[0], d)
@@ -123,13 +124,13 @@ def spherical_adam_angles(group: Group, measured: VectorMeasurement) -> Array:
     mm = measured.sums.uu
     if group["v0"] is None:
         rate = lr * (1 - beta2**t) ** 0.5 / ((1 - beta1**t) * (np.sqrt(v) + eps))
-    else:  # AdamG* takes its step before v includes the gradient, which is all of m
+    else:  # AdamG* takes its step before v includes the gradient, and m is only the gradient
         rate = lr / (np.sqrt(np.maximum(v - mm, 0.0) / beta2) + eps)
     return np.where(measured.kept["radius"] > 0, np.arctan(rate * np.sqrt(mm)), np.nan)
 
 
 def sgd_mrt_angles(group: Group, measured: VectorMeasurement) -> Array:
-    """Return the angle of SGD-MRT, whose gradient is taken to be orthogonal to ω."""
+    """Return the angle of SGD-MRT, assuming that its gradient is orthogonal to ω."""
     lr = float(group["lr"])
     return transported_angles(measured.sums.ww, measured.sums.uu, lr, lr * float(group["weight_decay"]))
 

@@ -1,9 +1,8 @@
-"""The tables of sums that are kept for each layer from sample to sample, and the layers that share one.
+"""The tables of sums of each layer, kept from sample to sample, and the layers that share a table.
 
 The sums of a layer are a table: one row for each name in `SUMS`, one column for each piece of a vector. The only large
 memory is the copy of the weights that the sums need, in float32 unless the weights are float64. On a CPU, small layers
-whose vectors have equal length share a table and are summed together, because calls take nearly all the time of a small
-layer.
+whose vectors have equal length share a table and are summed together, because calls dominate the time of a small layer.
 """
 
 from collections.abc import Sequence
@@ -39,7 +38,7 @@ OLD = slice(ROW["old_ww"], ROW["old_tt"] + 1)
 
 # Entries that are processed at once on a CPU, so that they fit into its cache.
 AT_ONCE_CPU = 2**17
-# Entries of a layer up to which it is summed together with others. For larger ones, arithmetic takes most of the time.
+# Layers with at most this many entries are summed together. For larger layers, arithmetic takes most of the time.
 SMALL = 2**14
 
 
@@ -57,7 +56,7 @@ class SecondMoment(NamedTuple):
 
 @final
 class InitialVectors:
-    """Some vectors of a layer as they were at its first sample, whose `angle_to_start` is measured.
+    """Some vectors of a layer at its first sample, from which `angle_to_start` is measured.
 
     ids: of these vectors. places: their pieces among those of this process. weights: (pieces, entries), None before
     the first sample.
@@ -71,12 +70,12 @@ class InitialVectors:
 
 @final
 class LayerSums:
-    """One layer from sample to sample: its part of a batch's copy of the weights and of its table of sums."""
+    """The state of one layer between samples: its part of a batch's copy of the weights and of its table of sums."""
 
     def __init__(self, layer: Tracked, initial: InitialVectors, previous: Tensor | None = None) -> None:
         self.layer = layer
         self.initial = initial
-        self.previous = previous  # weights at the previous sample, to be taken over by the batch
+        self.previous = previous  # weights at the previous sample, which the batch takes over
         self.copied = False
         self.batch: SumsBatch | None = None
         self.rows = slice(0, 0)
@@ -95,9 +94,9 @@ class LayerSums:
 class LayerStep:
     """The values read from a layer around one step. `views` are its tensors as rows of vectors, the weight first.
 
-    A gradient that is None before the step is made by a closure within it (`late`), and is compared with the momentum
-    after the step. `rescaled`: the step may have changed the gradient's scale. `decay`: weight decay beside the
-    gradient moved w by -decay·w.
+    If the gradient is None before the step, a closure makes it within the step (`late`). It is then compared with the
+    momentum after the step. `rescaled`: the step may have changed the gradient's scale. `decay`: decoupled weight decay
+    moved w by -decay·w.
     """
 
     sums: LayerSums

@@ -1,7 +1,8 @@
-"""From the devices and the processes to the host that writes, without waiting in the training thread.
+"""The way of sums from devices and processes to the host that writes, without waiting in the training thread.
 
-On a CUDA device all tables of sums leave in one tensor. The training thread only starts the copy to pinned memory, and
-the thread that processes the sample waits for it. Process 0 gathers sums of parameters that are spread over processes.
+On a CUDA device all tables of sums are sent in one tensor. The training thread only starts the copy to pinned memory,
+and the thread that processes the sample waits for it. Process 0 gathers the sums of parameters that are distributed
+over processes.
 """
 
 from collections.abc import Iterator, Sequence
@@ -75,13 +76,13 @@ class SentSums:
 
 
 def send_to_host(tables: Tables) -> list[SentSums]:
-    """Start to copy the sums. Only process 0 gets those of layers that are spread over processes."""
+    """Start to copy the sums. Only process 0 gets the sums of layers that are distributed over processes."""
     sent = []
     spread = [(layers[0], table) for layers, table in tables if layers[0].pieces.sharded]
     if spread:
         flat = torch.cat([_with_ids(layer, table).flatten() for layer, table in spread])
         parts = [torch.empty_like(flat) for _ in range(dist.get_world_size())] if dist.get_rank() == 0 else None
-        # One collective for all layers, which every process enters at each sample, also with nothing to send.
+        # One collective for all layers. Every process enters it at each sample, even with nothing to send.
         dist.gather(flat, parts, dst=0)
         if parts is not None:
             sent.append(SentSums([(layer,) for layer, _ in spread], [HostCopy(part) for part in parts], gathered=True))
@@ -90,7 +91,7 @@ def send_to_host(tables: Tables) -> list[SentSums]:
         if table is not None and not layers[0].pieces.sharded:
             by_device.setdefault(table.device, []).append((layers, table))
     for device, here in by_device.items():
-        if device.type == "cpu":  # already there: joining the tables would only double their memory
+        if device.type == "cpu":  # already on the host, so joining the tables would only double their memory
             sent += [SentSums([layers], [HostCopy(table)]) for layers, table in here]
         else:
             joined = torch.cat([table.flatten() for _, table in here])
@@ -103,7 +104,7 @@ def _columns(layer: Tracked, gathered: bool) -> int:
 
 
 def _with_ids(layer: Tracked, sums: Tensor | None) -> Tensor:
-    """Return ids above sums, with room for as many pieces as any process may have. Unused places have id -1."""
+    """Return ids above sums, with room for the largest number of pieces of any process. Unused columns have id -1."""
     p = layer.parameter
     size = (len(SUMS) + 1, _columns(layer, gathered=True))
     table = torch.full(size, -1.0, dtype=precise(p), device=p.device)
@@ -117,10 +118,11 @@ def _with_ids(layer: Tracked, sums: Tensor | None) -> Tensor:
 def merge_pieces(ids: Ids, pieces: Array) -> tuple[Ids, Array]:
     """Return sums over vectors, in the order of their ids, from sums over pieces.
 
-    Sums add up and largest entries compete. The tangential part of a vector has two sources: those of its pieces, and
-    that the pieces grow by different factors,  ‖d - r·w‖² = Σ_i (‖d_i - r_i·w_i‖² + (r_i - r)²·‖w_i‖²).
+    Sums are added, and of largest entries the maximum is taken. The tangential part of a vector has two sources: the
+    tangential parts of its pieces, and their different radial growth,  ‖d - r·w‖² = Σ_i (‖d_i - r_i·w_i‖² + (r_i -
+    r)²·‖w_i‖²).
     """
-    if np.all(ids[1:] > ids[:-1]):  # each piece is a vector, as nearly always
+    if np.all(ids[1:] > ids[:-1]):  # nearly always each piece is a vector
         return ids, pieces
     order = np.argsort(ids, kind="stable")
     ids = ids[order]

@@ -20,11 +20,11 @@ from gyroscope.model.selection import AnyOptimizer, Invariance
 # Numbers of vectors within a parameter.
 Ids = Int64
 
-# Most entries of a piece. Longer vectors are cut. Sums of so many float32 are exact enough, and a BLAS would not spread
-# them over threads.
+# Most entries of a piece. Longer vectors are cut. Sums of this many float32 are accurate enough, and BLAS does not use
+# several threads for them.
 MAX_PIECE_ENTRIES = 2**13
-# Vectors of a layer whose first weights are kept, and entries of all of them together: 64 MB in float32. A model with
-# a billion weights keeps about forty vectors of each layer.
+# Most vectors of a layer whose first weights are kept, and their entries in total: 64 MB in float32. A model with a
+# billion weights keeps about forty vectors of each layer.
 MAX_INITIAL_VECTORS = 64
 MAX_INITIAL_ENTRIES = 2**24
 
@@ -51,7 +51,7 @@ class Pieces:
 @final
 @dataclass(frozen=True, eq=False)
 class Tracked:
-    """A measured parameter in its state when it was found, because its data may be replaced later.
+    """A measured parameter as it was when it was found, because its data may be replaced later.
 
     It has `vectors` of `fan_in` entries, those of the parameter from `start` on. `rows` are the ids of those that are
     measured, None for all. `vector` is the word for one, such as "token" in an embedding.
@@ -125,13 +125,13 @@ def initial_rows(layers: Sequence[Tracked]) -> list[Ids]:
     counts = [min(len(ids), MAX_INITIAL_VECTORS) for ids in measured]
     entries = sum(count * layer.fan_in for count, layer in zip(counts, layers, strict=True))
     share = min(1.0, MAX_INITIAL_ENTRIES / max(entries, 1))
-    # A vector longer than the share of its layer has no start.
+    # If a vector is longer than the share of its layer, its start is not kept.
     kept = [int(count * share) for count in counts]
     return [ids[np.arange(n) * len(ids) // max(n, 1)] for ids, n in zip(measured, kept, strict=True)]
 
 
 def _pieces(p: Tensor, split: Split, start: int, stop: int, chosen: tuple[int, ...] | None) -> Pieces:
-    """Return this process's pieces of the vectors from `start` to `stop`, or of the chosen ones among them."""
+    """Return this process's pieces of the vectors from `start` to `stop`, or of the chosen ones."""
     of_all = split.num_vectors(p.shape)
     shape = list(p.shape)
     sharded = hasattr(p, "placements")
@@ -157,13 +157,13 @@ def _pieces(p: Tensor, split: Split, start: int, stop: int, chosen: tuple[int, .
 def _held_ids(p: Tensor, split: Split) -> tuple[Ids, Split]:
     """Return the vectors of a DTensor to which this process's pieces belong, and how its part splits into pieces.
 
-    Of copies the first counts, the others hold nothing. Vectors cut across their length are pieces with one id.
+    Of several copies only the first counts. Vectors cut across their length are pieces with one id.
     """
     sharded = cast(Any, p)
     mesh = sharded.device_mesh
     if mesh.size() != dist.get_world_size():
         raise ValueError(
-            f"a parameter of shape {tuple(p.shape)} is spread over {mesh.size()} of {dist.get_world_size()} processes: "
+            f"a parameter of shape {tuple(p.shape)} is on {mesh.size()} of {dist.get_world_size()} processes, but "
             "the tracker gathers from all of them. Leave such parameters out by layers=…, a regular expression"
         )
     across = across_processes(p, split)
@@ -177,7 +177,7 @@ def _held_ids(p: Tensor, split: Split) -> tuple[Ids, Split]:
 
 
 def _largest_shard(p: Tensor) -> list[int]:
-    """Return the shape of the largest part of a DTensor that any process holds."""
+    """Return the shape of the largest part of a DTensor in any process."""
     shape = list(p.shape)
     for number, placement in enumerate(cast(Any, p).placements):
         if placement.is_shard():

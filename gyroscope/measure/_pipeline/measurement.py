@@ -1,4 +1,4 @@
-"""Reads weights, gradients and optimizer state on both sides of a step, and writes to none of them."""
+"""Measurement of weights, gradients and optimizer state before and after a step. It changes none of them."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -33,7 +33,7 @@ def rank() -> int:
 
 @final
 class StepMeasurement:
-    """Measures the watched layers around a step, which is one of each optimizer."""
+    """Measures the watched layers around a step of the run, in which each optimizer takes one step."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class StepMeasurement:
     ) -> None:
         self.model = model
         self.optimizers = optimizers
-        # By parameter and first vector: fused weights are several layers.
+        # By parameter and first vector, because fused weights are several layers.
         self.layers: dict[tuple[nn.Parameter, int], LayerSums] = {}
         self._selection = (layers, probe, rows, parts)
         self.changes: list[str] = []
@@ -72,7 +72,7 @@ class StepMeasurement:
         return any(sums.layer.pieces.sharded for sums in self.layers.values())
 
     def agreed(self, step: int) -> int:
-        """Return the number of the next step in process 0, because all must use the same."""
+        """Return the number of the next step in process 0, because all processes must use the same one."""
         if not self.sharded:
             return step
         numbers = [step]
@@ -80,8 +80,8 @@ class StepMeasurement:
         return numbers[0]
 
     def refresh(self, step: int = 0) -> list[Tracked]:
-        """Find parameters that came, went or changed their shape since the last time, and return the new ones."""
-        # The shape too: pruning and growing methods put another tensor into the `.data` of the same parameter.
+        """Find parameters that were added, removed or reshaped since the last call, and return the new ones."""
+        # The shape is compared too, because pruning and growing methods replace the `.data` of a parameter.
         of_all = [group for member in self.optimizers.members for group in member.param_groups]
         seen = [(id(p), p.shape, p.dtype, p.device) for group in of_all for p in group["params"]]
         if seen == self._seen:
@@ -89,13 +89,13 @@ class StepMeasurement:
         groups = self.optimizers.groups()
         self._seen = seen
         selected = tracked(self.model, self.optimizers, *self._selection)
-        # Of all layers, so that processes agree.
+        # For all layers, so that processes agree.
         rows = {
             (layer.parameter, layer.start): ids for layer, ids in zip(selected, initial_rows(selected), strict=True)
         }
-        # Of what no other process holds a part, process 0 has the same as all others.
+        # Parameters that are not sharded are the same in all processes, so process 0 has them.
         selected = [self._named(layer, step) for layer in selected if layer.pieces.sharded or rank() == 0]
-        # Layers that stay keep their copy of the weights, whatever batch they are in now.
+        # Remaining layers keep their copy of the weights, even in another batch.
         old = {key: sums for key, sums in self.layers.items() if sums.layer.shape == key[0].shape}
         found = {(layer.parameter, layer.start): layer for layer in selected}
         self.layers = {}
@@ -108,7 +108,7 @@ class StepMeasurement:
         for of_one in self._of.values():  # only layers that are stepped together can be summed together
             batched(of_one)
         rules = [rule_or_none(*group, self.optimizers.rules) for group in groups]
-        # Where norms are held, weight decay moves no weight: it only sets the angle.
+        # If norms are fixed, weight decay moves no weight and only sets the angle.
         self._decoupled = [
             rule is not None and rule.is_decoupled and not keeps_norms(owner)
             for rule, (_, owner) in zip(rules, groups, strict=True)
@@ -118,25 +118,25 @@ class StepMeasurement:
     def _named(self, layer: Tracked, step: int) -> Tracked:
         """Return the layer, renamed to weight@step if its name had vectors of another shape before.
 
-        A run has one shape for each name, and numbers about other vectors would not continue its series.
+        A run has one shape for each name, because numbers about other vectors do not continue a series.
         """
         plain = clean_text(layer.name)
         names = self._names.setdefault(plain, {})
         vectors = (layer.shape, layer.split, layer.rows)
         if names and vectors not in names:
             self.changes.append(
-                f"{plain} has another shape, {list(layer.shape)}, from step {step} on: it is layer {plain}@{step}."
+                f"{plain} has another shape, {list(layer.shape)}, from step {step} on. It is now layer {plain}@{step}."
             )
         return replace(layer, name=names.setdefault(vectors, f"{plain}@{step}" if names else plain))
 
     @torch.no_grad()
     @np.errstate(all="ignore")
     def before(self, optimizer: Optimizer, closure: bool) -> None:
-        """Copy weights before an optimizer's step, and read gradients unless the closure is yet to make them."""
+        """Copy weights before an optimizer's step, and read gradients unless a closure will make them."""
         scaler = _scaler_state(optimizer)
         self._rescaled = scaler is not None
         if scaler is not None:
-            # One scaler serves all optimizers. That any of them finds an inf counts for the step of the run.
+            # One scaler serves all optimizers. If any of them finds an inf, it counts for the step of the run.
             self._scaler = scaler if self._scaler is None else torch.maximum(self._scaler, scaler)
         self._steps = []
         first = []
@@ -158,7 +158,7 @@ class StepMeasurement:
                 self.new_initial.append((sums.layer, initial.ids, HostCopy(initial.weights)))
 
     def set_initial(self, layer: Tracked, ids: Ids, weights: Float32) -> None:
-        """Let the start of a layer be the one that an earlier session stored."""
+        """Set the start of a layer to the one that an earlier session stored."""
         sums = self.layers[layer.parameter, layer.start]
         sums.initial = InitialVectors(layer, ids, torch.from_numpy(weights))
 
@@ -210,7 +210,7 @@ class StepMeasurement:
     def is_skipped(self, optimizer: Optimizer) -> bool:
         """Return whether a GradScaler skips this step, if that is known without waiting for a device.
 
-        An optimizer with a fused step is called nevertheless, with the attribute `found_inf`.
+        An optimizer with a fused step is still called, with the attribute `found_inf`.
         """
         found_inf = getattr(optimizer, "found_inf", None)
         if not isinstance(found_inf, Tensor):
@@ -222,7 +222,7 @@ class StepMeasurement:
         return False
 
     def skipped_steps(self) -> HostCopy | None:
-        """Return how many of the steps so far a GradScaler skipped, or None if the host has seen none."""
+        """Return how many steps a GradScaler has skipped so far, or None if the host has seen none."""
         return None if self._skipped is None else HostCopy(self._skipped)
 
     def end_step(self) -> None:
@@ -250,7 +250,7 @@ class StepMeasurement:
     @torch.no_grad()
     @np.errstate(all="ignore")
     def at_end(self) -> tuple[list[SentSums], dict[str, LayerReading]]:
-        """Measure the weights as the last step left them. No step moves them, and their gradient is unknown."""
+        """Measure the weights after the last step. No step moves them now, and their gradient is unknown."""
         steps = []
         for sums in self.layers.values():
             p = sums.layer.parameter.detach()
@@ -269,7 +269,7 @@ class StepMeasurement:
         return send_to_host(sum_after(steps)), {step.sums.layer.name: reading for step in steps}
 
     def take_part(self, optimizer: Optimizer) -> None:
-        """Take part in the gathering for which other processes wait, without numbers: measuring failed here."""
+        """Take part in the gathering without numbers if measuring failed here, because other processes wait for it."""
         layers = [sums.layer for sums in self._of[optimizer]]
         spread = [layer for layer in layers if layer.pieces.sharded and _usable(layer.parameter.grad)]
         if spread:
@@ -294,7 +294,7 @@ def _views(layer: Tracked, tensors: list[Tensor | None]) -> list[Any]:
 
 
 def _taken(x: Tensor, places: Tensor | slice) -> Tensor:
-    """Return rows of x. On a CPU NumPy takes them, because torch would start threads beside the training's own."""
+    """Return rows of x. On a CPU NumPy selects them, because torch would compete with the threads of training."""
     if isinstance(places, slice):
         return x[places]
     if x.device.type != "cpu" or x.dtype not in (torch.float32, torch.float64):
@@ -330,7 +330,7 @@ def _second_moment(state: Mapping[str, Any], group: Mapping[str, Any], p: Tensor
     if len(betas) != 2 or "step" not in state or not _are_numbers(eps, *betas):
         return None
     beta1, beta2 = betas
-    # On a device, as capturable optimizers keep it, the count stays a tensor: reading it would wait.
+    # Capturable optimizers keep the count on a device. It stays a tensor, because reading it would wait.
     step = state["step"]
     count = step if isinstance(step, Tensor) and step.device.type != "cpu" else float(step)
     return SecondMoment(v, 1 - beta2**count, eps, (1 - beta1**count) / (1 - beta1))

@@ -37,8 +37,8 @@ def rule_or_none(group: Group, optimizer: Optimizer, rules: Rules | None) -> Upd
 def rate_factor(rule: UpdateRule, options: Group) -> float:
     """Return the rule's learning rate over that of the group for which it was made.
 
-    Dampening and Prodigy's d make it smaller, and a `Rule` has the group's in its decay already. A rule that a user
-    gives as the angle of `Rotational` is taken at the group's learning rate.
+    Dampening and Prodigy's d make it smaller. A `Rule` already has the group's learning rate in its decay. A rule that
+    a user passes as the angle of `Rotational` is used at the group's learning rate.
     """
     lr = float(options.get("lr", 0.0))
     is_given = isinstance(options.get("angular_update"), UpdateRule)
@@ -46,7 +46,7 @@ def rate_factor(rule: UpdateRule, options: Group) -> float:
 
 
 class MomentumRecursion(NamedTuple):
-    """How a momentum came about, m = keep·(m before) + share·(g + decay·w): enough to go back one step."""
+    """The recursion of a momentum, m = keep·(m before) + share·(g + decay·w), which can be inverted for one step."""
 
     keep: float
     share: float
@@ -58,11 +58,10 @@ class MomentumRecursion(NamedTuple):
 class GroupRule:
     """The theory's rule of a parameter group, and facts about it that measuring needs.
 
-    norms_kept: the optimizer holds every vector at its initial norm.
-    recursion: recursion of the momentum. None if it is transported, or if there is none.
-    lr_factor: the rule's learning rate over the group's.
-    whole_matrix: the rule's own, kept because every sample needs it many times.
-    follows_base: the optimizer rotates a vector as the rule would by then, not by the equilibrium angle.
+    norms_kept: the optimizer keeps every vector at its initial norm. recursion: recursion of the momentum. None if it
+    is transported, or if there is none. lr_factor: the rule's learning rate over the group's. whole_matrix: that of the
+    rule, stored because every sample needs it many times. follows_base: the optimizer rotates a vector as the rule
+    would at that step, not by the equilibrium angle.
     """
 
     rule: UpdateRule
@@ -74,7 +73,7 @@ class GroupRule:
 
     @classmethod
     def of(cls, rule: UpdateRule, options: Group, norms_kept: bool, follows_base: bool = False) -> "GroupRule":
-        """Make it of a rule and the options of the group for which the rule was made."""
+        """Make it from a rule and the options of its group."""
         own = (rate_factor(rule, options), rule.whole_matrix, follows_base)
         if rule.momentum_step is None:
             return cls(rule, norms_kept, None, *own)
@@ -90,9 +89,8 @@ class LayerReading:
     """How a layer was read in a sample. Layers of a group with equal readings share a `StepContext`.
 
     adam: it has a second moment.
-    late: a closure made the gradient within the step, so that it met only the momentum after it.
-    had_momentum: there was a momentum before the step.
-    scaled: a GradScaler left it to the step to divide the gradient by its scale.
+    late: a closure made the gradient within the step, so only the momentum after it is known. had_momentum: there was a
+    momentum before the step. scaled: the step divides the gradient by the scale of a GradScaler.
     """
 
     adam: bool
@@ -102,7 +100,7 @@ class LayerReading:
 
 
 class StepSettings(NamedTuple):
-    """Settings of a parameter group in a step, and what happened to them since the previous sample.
+    """Settings of a parameter group in a step, and their changes since the previous sample.
 
     beta1, beta2: those of Adam or Lion, or (momentum, NaN).
     highest_lr: of the steps since the previous sample, this one included.
@@ -125,11 +123,11 @@ class StepSettings(NamedTuple):
 @final
 @dataclass(frozen=True)
 class StepContext:
-    """What the vectors of a parameter group share in a step.
+    """Facts that all vectors of a parameter group share in a step.
 
     group_rule: the theory's rule. None if the theory does not cover the optimizer.
-    scale: by which gradients are too large under mixed precision.
-    sign: -1 if the objective is maximised, and gradients point the other way.
+    scale: factor by which gradients are too large under mixed precision. sign: -1 if the objective is maximised,
+    because gradients then point the other way.
     """
 
     settings: StepSettings

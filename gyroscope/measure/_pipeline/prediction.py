@@ -16,7 +16,7 @@ from gyroscope.theory.recursion import Motion
 
 
 class StepRates(NamedTuple):
-    """A group's learning rate and weight decay in a number of consecutive steps."""
+    """A group's learning rate and weight decay over consecutive steps."""
 
     lr: float
     weight_decay: float
@@ -42,14 +42,14 @@ class LayerState:
 @final
 @dataclass
 class JointForecast:
-    """Layers whose forecast began together. Those in `left` missed a sample, so the motion lacks their norm."""
+    """Layers whose forecasts began together. Layers in `left` missed a sample, so the motion lacks their norm."""
 
     motion: Motion
     names: list[str]
     left: set[str] = field(default_factory=set)
 
     def obey(self, rule: UpdateRule) -> None:
-        """Continue the motion with other hyper-parameters. Its moments stay unless the rule is of another kind."""
+        """Continue the motion with other hyper-parameters. Its moments are kept unless the rule is of another kind."""
         if rule is not self.motion.rule and rule.name != self.motion.rule.name:
             self.motion = rule.motion(self.motion.norm2)
         self.motion.rule = rule
@@ -59,9 +59,9 @@ class JointForecast:
 class Forecaster:
     """Follows the layers of one parameter group from sample to sample.
 
-    A forecast starts at the norm first measured, with an empty momentum or, where training was under way before, a
-    full one, and takes the rates of every step since. Where the optimizer holds norms, layers are where they stay from
-    the first step on.
+    A forecast starts at the first measured norm and uses the rates of every step since. The momentum starts empty, or
+    full if training was already under way. If the optimizer keeps norms fixed, layers are in equilibrium from the first
+    step.
     """
 
     def __init__(self) -> None:
@@ -73,7 +73,7 @@ class Forecaster:
     def predict(
         self, group_rule: GroupRule, rates: Sequence[StepRates], layers: Sequence[LayerState]
     ) -> dict[str, StepPrediction]:
-        """Return the predictions of every layer at the last of the steps to which `rates` belong."""
+        """Return the predictions of every layer at the last step of `rates`."""
         rates = [rate._replace(lr=group_rule.lr_factor * rate.lr) for rate in rates]
         for layer in layers:
             known = layer.unit_grad_norm > 0 and isfinite(layer.unit_grad_norm)
@@ -87,7 +87,7 @@ class Forecaster:
             if (group_rule.norms_kept and not group_rule.follows_base) or "update_rms" in group_rule.rule.needs:
                 return predictions
             if group_rule.norms_kept:
-                # The base's decay is the rule's: a group may have another one beside a rule that sets the angle.
+                # The base's decay is that of the rule. The group may have another one if a rule sets the angle.
                 rates = [rate._replace(weight_decay=group_rule.rule.weight_decay) for rate in rates]
             for name, angle, norm in self._advance_all(group_rule, rates, present):
                 moved = {"forecast_angular_update": angle, "forecast_norm": norm}
@@ -97,10 +97,10 @@ class Forecaster:
         return predictions
 
     def _equilibria(self, group_rule: GroupRule, lr: float, layers: Sequence[LayerState]) -> dict[str, StepPrediction]:
-        """Return the equilibrium of each layer. If norms are held, layers are in equilibrium from the first step on."""
+        """Return the equilibrium of each layer. If norms are fixed, layers are in equilibrium from the first step."""
         rule = group_rule.rule
         held = group_rule.norms_kept
-        # The learning rate beside the rule, because it may be that of an earlier step of a schedule.
+        # The learning rate is passed separately, because it may be that of an earlier step of a schedule.
         key = (rule, lr, [(layer.name, layer.fan_in) for layer in layers])
         if key == self._settled[0]:
             return self._settled[1]
@@ -114,7 +114,7 @@ class Forecaster:
                 if held:
                     norm = self._held.setdefault(layer.name, layer.norm)
                     predictions[layer.name] = StepPrediction(angle, norm, timescale, angle, norm)
-        if rule.needs == ("fan_in",):  # no gradient matters: the same until lr or a setting changes
+        if rule.needs == ("fan_in",):  # independent of gradients, so it changes only with lr or a setting
             self._settled = (key, predictions)
         return predictions
 

@@ -34,12 +34,12 @@ from gyroscope.store.writer import Status, status_after, status_at_exit
 
 OnIncident = Callable[[Finding], object]
 
-# Samples that wait or are being processed: enough to even out a busy moment.
+# Most samples that wait or are being processed, enough for a busy moment.
 MAX_SAMPLES = 9
-# Bytes of their sums together. A larger sample, for example of an embedding with millions of rows, is taken when no
+# Most bytes of their sums. A larger sample, for example of an embedding with millions of rows, is accepted when no
 # other one waits.
 MAX_BYTES = 2**29
-# Seconds that training waits for room before a sample is given up.
+# Seconds that training waits for room before a sample is dropped.
 PATIENCE = 0.1
 
 
@@ -72,19 +72,19 @@ class FailureLog:
             self.report(f"measuring stopped, training goes on: {type(error).__name__}: {error}")
 
     def warn(self) -> None:
-        """Give the warnings that wait."""
+        """Issue the pending warnings."""
         with self._lock:
             texts = self.pending
             self.pending = []
         for text in texts:
-            # Past this function, the hook and torch's wrapper, to the line that called optimizer.step().
+            # Skips this function, the hook and torch's wrapper, so that the warning names the line of optimizer.step().
             warnings.warn(f"gyroscope: {text}", RuntimeWarning, stacklevel=4)
 
 
 def new_writer(path: str | os.PathLike[str] | None, config: Mapping[str, Any], resume: bool) -> Writer:
     """Return a writer at `path`, by default runs/<date>_<time>, or at <path>-2 if that has a run not to be resumed.
 
-    A forgotten `resume=True` must neither end a training nor change an earlier run.
+    A forgotten `resume=True` must neither stop training nor change an earlier run.
     """
     wanted = datetime.now().strftime("runs/%Y-%m-%d_%H-%M-%S") if path is None else path
     place = wanted
@@ -97,9 +97,9 @@ def new_writer(path: str | os.PathLike[str] | None, config: Mapping[str, Any], r
             place = taken.with_name(f"{taken.name}-{number}")
     # Unnamed runs may start in the same second, so this is not an error.
     if path is not None and place != path:
-        text = f"{taken} already holds a run. This one is written to {place}. Pass resume=True to continue the other."
+        text = f"{taken} already has a run. This one is written to {place}. Pass resume=True to continue the other."
         writer.note(text)
-        # Past this function, Recorder and Tracker, to the line that made the tracker.
+        # Skips this function, Recorder and Tracker, so that the warning names the line that made the tracker.
         warnings.warn(f"gyroscope: {text}", RuntimeWarning, stacklevel=4)
     return writer
 
@@ -144,9 +144,9 @@ class Recorder:
             max_bytes=MAX_BYTES,
             failed=self.failures.stop,
         )
-        # Those that process and store samples. The cost of sinks depends on the user.
+        # The threads that process and store samples. The cost of sinks depends on the user.
         self.workers: tuple[Worker[Any], ...] = (self._worker, self.writer.worker)
-        # After the writer's own, and so called before it. A run that was not closed keeps its last samples.
+        # Registered after the writer's, and so called before it. A run that was not closed keeps its last samples.
         atexit.register(self._at_exit)
 
     def add(self, layers: Iterable[Tracked], optimizers: Optimizers) -> None:
@@ -154,7 +154,7 @@ class Recorder:
         groups = optimizers.groups()
         for layer in layers:
             rule = rule_or_none(*groups[layer.group], optimizers.rules)
-            # Experts have several axes, of which this is the last. `shape` and `vectors` distinguish them.
+            # Experts have several axes, and this is the last one. `shape` and `vectors` distinguish them.
             axis = (layer.split.axes(len(layer.shape)) or (0,))[-1]
             split = (layer.vector, axis, layer.split.group_size, layer.vectors, layer.fan_in)
             text = None if rule is None else repr(rule)
@@ -162,7 +162,7 @@ class Recorder:
             self.indices[layer.name] = self.writer.add_layer(info)
 
     def put(self, sample: RawSample, *, always: bool = False) -> bool:
-        """Hand over a sample, and return False if there is no room, because those before it wait to be processed."""
+        """Queue a sample. Return False if there is no room because earlier ones are still waiting."""
         copies = [copy for sent in sample.sums for copy in sent.copies] + [copy for _, _, copy in sample.initial]
         size = sum(copy.num_bytes for copy in copies)
         return self._worker.put(sample, size=size, timeout=PATIENCE, always=always)
@@ -204,7 +204,7 @@ class Recorder:
         self._status = status
         atexit.unregister(self._at_exit)
         self._send_logged()
-        # In the order in which a sample travels: no stage may close before the one that feeds it.
+        # In the order of a sample's path, because no stage may close before the one that feeds it.
         self._worker.close()
         for sink in self._sinks:
             sink.close()
@@ -269,7 +269,7 @@ class IncidentAlarm:
                 self._losses.append((step, numbers[name]))
 
     def update(self, step: int, layers: Mapping[str, LayerSample]) -> None:
-        # A layer that has no gradient any more is not in the sample, and stays in the list.
+        # A layer that no longer has a gradient is missing from the sample, but stays in the list.
         self._layers += [name for name in layers if name not in self._layers]
         values = np.full((len(SERIES), len(self._layers)), np.nan)
         for number, name in enumerate(self._layers):

@@ -1,4 +1,4 @@
-"""From the sums of a step to a sample: compared with theory and summarised, in a thread beside training."""
+"""The sums of a step become a sample: compared with theory and summarised, in a separate thread."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -26,7 +26,7 @@ from gyroscope.store import LayerSample
 
 # Layers of one parameter group that were read in the same way. Their vectors are concatenated.
 LayerGroup = tuple[VectorSums, list[LayerPart], list[LayerState]]
-# Steps skipped in a row after which a run is stuck: the scale has fallen 2^30 times, from any start to next to nothing.
+# Steps skipped in a row after which a run is stuck. The scale has then fallen by a factor of 2^30, to almost nothing.
 STUCK = 30
 
 
@@ -36,14 +36,12 @@ class RawSample:
     """A sample as it leaves the training thread.
 
     step, time: number of the step, and Unix seconds.
-    owners, groups: by number of each group the optimizer that stepped it last, and its options then.
-    sums, readings: the sums of each layer, and how they were made.
-    history: settings of every step since the last sample.
-    scaler: whether the step was skipped, the gradients' scale, and the steps skipped so far. None without a GradScaler.
-    gap: the sample before this one was lost, so the last copy of the weights is not that sample's.
-    skipped: steps since the last sample that a GradScaler skipped, as far as the host has seen. `step` excludes them.
-    is_end: it measures no step, only the weights at the end of the run.
-    initial: first weights of some vectors of layers, which the run does not have yet.
+    owners, groups: for each group, the optimizer that stepped it last, and its options at that step. sums, readings:
+    the sums of each layer, and how they were made. history: settings of every step since the last sample. scaler:
+    whether the step was skipped, the gradients' scale, and the steps skipped so far. None without a GradScaler. gap:
+    the previous sample was lost, so the last copy of the weights does not belong to it. skipped: steps since the last
+    sample that a GradScaler skipped, as far as the host has seen. `step` excludes them. is_end: only the weights at the
+    end of the run are measured, and no step. initial: first weights of some vectors, which the run does not have yet.
     """
 
     step: int
@@ -117,7 +115,7 @@ class SampleProcessor:
         """Return the theory's rule of a group, that of the last sample if no option has changed."""
         options = sample.groups[number]
         known = self._rules.get(number)
-        # Tensors, as lr may be one, are not compared: `==` on them is no truth value, and may wait for a device.
+        # Tensors (lr may be one) are not compared, because `==` on them is not a truth value and may wait for a device.
         comparable = not any(isinstance(value, Tensor) for value in options.values())
         if known is not None and comparable and known[0] == options:
             return known[1]
@@ -125,14 +123,14 @@ class SampleProcessor:
         try:
             owner = sample.owners[number]
             rule = rule_of(options, owner, self._user_rules)
-            # A forecast counts RAdam's steps from its own start, where those of a resumed run are rectified no more.
+            # A forecast counts RAdam's steps from its own start, but those of a resumed run are no longer rectified.
             if rule.rectified and self._first_step:
                 rule = rule.replace(rectified=False)
             if rule.counts_steps:
                 rule = rule.replace(steps_done=sample.step)
             follows = follows_base(owner)
             if follows and self._first_step:
-                raise ValueError("how far the base had come that it follows is not known in the middle of a run")
+                raise ValueError("the state of the base optimizer that it follows is unknown in the middle of a run")
             group_rule = GroupRule.of(rule, options, keeps_norms(owner), follows)
         except ValueError as error:
             self.note(f"No predictions for parameter group {number}: {error}")
@@ -159,7 +157,7 @@ class SampleProcessor:
         if rule is None:
             return {}
         of_group = [(groups[number], steps) for groups, steps in history if number < len(groups)]
-        # Without the steps that another optimizer took alone.
+        # Without the steps that only another optimizer took.
         rates = [StepRates(own.lr, own.weight_decay, steps) for own, steps in of_group if own is not None]
         try:
             return self._forecasters.setdefault(number, Forecaster()).predict(rule, rates, layers)
@@ -174,7 +172,7 @@ class SampleProcessor:
         scale: float,
         gap: bool,
     ) -> dict[int, list[LayerGroup]]:
-        """Wait for the sums. By group, put those of layers that were read in the same way one after the other."""
+        """Wait for the sums. Concatenate, by group, those of layers that were read in the same way."""
         alike: dict[tuple[int, LayerReading], list[tuple[Tracked, Ids, Array]]] = {}
         for sent in sample.sums:
             for layer, piece_ids, pieces in sent.unpack():
@@ -184,7 +182,7 @@ class SampleProcessor:
         for (number, reading), members in alike.items():
             sums = members[0][2] if len(members) == 1 else np.concatenate([sums for _, _, sums in members], axis=1)
             if gap:
-                sums[OLD] = 0.0  # the weights were last copied for what did not become a sample
+                sums[OLD] = 0.0  # the weights were last copied for a step that did not become a sample
             sign = -1.0 if sample.groups[number].get("maximize") else 1.0
             context = StepContext(*contexts[number], reading, scale if reading.scaled else 1.0, sign)
             fan_in = np.empty(sums.shape[1])
@@ -199,7 +197,7 @@ class SampleProcessor:
             vectors = VectorSums.of(sums, context, fan_in)
             states = []
             for layer, _, part, _ in parts:
-                # A momentum that was made and never stepped with is zero.
+                # A momentum that was created but never used in a step is zero.
                 had_momentum = reading.had_momentum and bool(np.any(vectors.mm[part] > 0))
                 shape = tuple(layer.shape)
                 states.append(LayerState(layer.name, layer.fan_in, shape, *vectors.rms_norms(part), had_momentum))
@@ -210,8 +208,8 @@ class SampleProcessor:
 def stuck_text(step: int) -> str:
     """Return a note on a run that is stuck."""
     return (
-        f"A GradScaler skips every step since step {step:,}, {STUCK} and more: gradients are inf or NaN at any scale. "
-        "Look for weights, data or a loss that are not finite."
+        f"A GradScaler has skipped every step since step {step:,}, {STUCK} or more. Gradients are inf or NaN at any "
+        "scale. Look for weights, data or a loss that are not finite."
     )
 
 
@@ -224,7 +222,7 @@ def _on_host(history: SettingsHistory) -> SettingsHistory:
 
 
 def _without_skipped(history: SettingsHistory, skipped: int, last: bool) -> SettingsHistory:
-    """Return the settings of the steps that were taken: without the latest ones that a GradScaler may have skipped.
+    """Return the settings of the steps that were taken, without the latest ones that a GradScaler may have skipped.
 
     last: whether the last step was skipped.
     """
@@ -244,7 +242,7 @@ def _without_skipped(history: SettingsHistory, skipped: int, last: bool) -> Sett
 def setting_jumps(
     history: Sequence[tuple[GroupSettings | None, int]], before: GroupSettings | None, last_step: int
 ) -> tuple[float, float, float]:
-    """Return the first step at which the learning rate jumps up, the rate before it, and the first of other settings.
+    """Return the first step at which the learning rate jumps up, the rate before it, and the first jump of others.
 
     Arguments:
         history: settings of consecutive steps with their number, None if the group was not stepped
@@ -272,7 +270,7 @@ def setting_jumps(
 
 
 def _has_jumped(now: GroupSettings, before: GroupSettings) -> bool:
-    """Return whether the weight decay or 1 - β is another than before by more than a factor."""
+    """Return whether the weight decay or 1 - β has changed by more than a factor."""
     pairs = (
         (now.weight_decay, before.weight_decay),
         (1 - now.beta1, 1 - before.beta1),

@@ -1,4 +1,4 @@
-"""What parameter groups were stepped with, read at every step."""
+"""The settings of parameter groups, read at every step."""
 
 from collections.abc import Mapping, Sequence
 from math import nan
@@ -9,7 +9,7 @@ from torch.optim import Optimizer
 
 
 class GroupSettings(NamedTuple):
-    """What a parameter group was stepped with. Betas are (momentum, NaN) if there is one average."""
+    """The settings of a parameter group in a step. Betas are (momentum, NaN) if there is one average."""
 
     lr: Any
     weight_decay: Any
@@ -17,7 +17,7 @@ class GroupSettings(NamedTuple):
     beta2: Any
 
 
-# Settings of every group, None for a group that was not stepped, and the consecutive steps for which they held.
+# Settings of every group (None if it was not stepped), and the number of consecutive steps with these settings.
 SettingsHistory = list[tuple[list[GroupSettings | None], int]]
 
 
@@ -62,7 +62,7 @@ class SettingsLog:
 
     def read(self, numbers: Sequence[int], optimizer: Optimizer, sampled: bool, ends: bool) -> None:
         """Read the groups of an optimizer. `ends`: it is the last one in the step of the run."""
-        # Numbers as of the last sample: a group that was added since has no layers yet.
+        # Group numbers as of the last sample, because a group that was added since has no layers yet.
         for number, group in zip(numbers, optimizer.param_groups, strict=False):
             self.now[number] = settings_of(group)
             if sampled:

@@ -21,11 +21,12 @@ AT_ONCE = 2**22
 QUANTILES = np.array([int(name[1:]) / 100 for name in STATISTICS if name.startswith("q")])
 # Bits of a float32 behind its exponent.
 MANTISSA = 23
-# What the first float32 in the upper half of an octave, from √2 on, lacks to the next octave, in units of its last.
+# Distance from the first float32 in the upper half of an octave (from √2) to the next octave, in units of its last bit.
 UPPER_HALF = 2**MANTISSA - (math.ceil(2**0.5 * 2**MANTISSA) - 2**MANTISSA)
 # Half octaves below the store's first bin.
 FIRST = int(np.float32(bin_edges()[0]).view(np.int32) >> MANTISSA) * 2
-# Quantities per vector that need no step, and those per layer that do: a layer without a learning rate took no step.
+# Quantities per vector that need no step, and quantities per layer that do. A layer without a learning rate took no
+# step.
 KNOWN_AT_END = ("norm", "accumulated_angle", "angle_to_start")
 UNKNOWN_AT_END = (
     *("lr", "predicted_angular_update", "forecast_angular_update"),
@@ -34,7 +35,7 @@ UNKNOWN_AT_END = (
 
 
 class LayerPart(NamedTuple):
-    """A layer among those whose vectors are in one `VectorSums`.
+    """A layer whose vectors are part of one `VectorSums`.
 
     ids: of its vectors. part: their places among all. keep_vectors: whether the value of each one is stored too.
     """
@@ -115,7 +116,7 @@ def statistics(values: Float32) -> Float32:
     some = count > 0
     ordered = ordered[some]
     n = count[some]
-    # Zeros in place of NaN: sums of rows with missing values then need no loop.
+    # NaN are replaced by zeros, so that sums of rows with missing values need no loop.
     known = np.where(missing[some], np.float64(0), values[some])
     mean = known.sum(1) / n
     rms = np.sqrt(np.einsum("ij,ij->i", known, known) / n)

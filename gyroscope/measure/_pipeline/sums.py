@@ -1,8 +1,7 @@
 """Sums over each weight vector, made on the device of the weights. A sample needs nothing else from them.
 
-On a CPU the arithmetic is NumPy's, on the same memory: torch would spread these thousands of short operations over
-threads that wait for each other as soon as the machine has other work. On other devices it is torch's, with the same
-formulas.
+On a CPU NumPy does the arithmetic, on the same memory. torch would distribute these thousands of short operations over
+threads, which wait for each other on a busy machine. On other devices torch does it, with the same formulas.
 """
 
 from collections.abc import Iterator, Sequence
@@ -24,15 +23,15 @@ Vectors = Any
 
 # Entries that are processed at once on other devices than a CPU, to save memory.
 AT_ONCE = 2**22
-# Radial over tangential part of a move above which float32 is not enough for the angle: rounding the product r·w, by
-# 6e-8 of the radial part, then shows in the sixth digit of the tangential one.
+# Radial over tangential part of a move above which float32 is not enough for the angle. The rounding of r·w, 6e-8 of
+# the radial part, then affects the sixth digit of the tangential part.
 RADIAL = 16.0
-# Nothing beside the square of a norm, and something to divide by for a zero vector.
+# Negligible compared with the square of a norm, but not 0, so that a zero vector can be divided by it.
 TINY = 1e-37
 
 
 def sum_before(steps: Sequence[LayerStep]) -> None:
-    """Sum before the step: the rotation since the last copy, a new copy, and the gradient if it is there.
+    """Sum before the step: the rotation since the last copy, a new copy, and the gradient if there is one.
 
     The views of each layer are its weight, gradient and momentum.
     """
@@ -67,17 +66,17 @@ def sum_after(steps: Sequence[LayerStep]) -> list[tuple[tuple[Tracked, ...], Ten
             tables.append((tuple(step.sums.layer for step in members), table))
         else:
             tables += [((step.sums.layer,), table[:, step.sums.columns].contiguous()) for step in members]
-        batch.table = None  # it belongs to the sample now, and the batch would keep its memory until the next one
+        batch.table = None  # it belongs to the sample now. The batch would keep its memory until the next one
     return tables
 
 
 def _prepare(batch: SumsBatch, weight: Tensor) -> Tensor:
     """Make an empty table for one sample, and room for the copy, with the previous sample's weights if known."""
-    # A new table for each sample: the last one may still wait to be processed.
+    # A new table for each sample, because the last one may still wait to be processed.
     size = (len(SUMS), batch.num_rows * batch.cuts)
     batch.table = torch.zeros(size, dtype=precise(weight), device=weight.device)
     shape = (batch.num_rows, prod(weight.shape[1:]))
-    # Made at the first sample rather than with the tracker: the model may move to its device in between.
+    # Made at the first sample and not with the tracker, because the model may move to its device in between.
     if batch.copy is None or batch.copy.shape != shape or batch.copy.device != weight.device:
         batch.initial = None
         batch.copy = torch.empty(shape, dtype=at_least_float32(weight.dtype), device=weight.device)
@@ -100,7 +99,7 @@ def _sum_since_start(batch: SumsBatch, layers: Sequence[LayerSums], table: Tenso
     assert batch.copy is not None
     if len(layers) < len(batch.layers):
         initial = _initial(batch.copy, layers)
-    else:  # nearly always the same layers, of which this is kept
+    else:  # kept, because it is nearly always the same layers
         batch.initial = initial = batch.initial or _initial(batch.copy, layers)
     start, rows, columns = initial
     if not len(start):
@@ -153,7 +152,7 @@ def _by_batch(steps: Sequence[LayerStep]) -> Iterator[tuple[SumsBatch, list[Laye
 
 
 def _summed_together(batch: SumsBatch, members: list[LayerStep]) -> list[list[LayerStep]]:
-    """Return all layers of the batch, if all take part in this step in the same way, or else each by itself."""
+    """Return all layers of the batch if all take part in this step in the same way, otherwise each separately."""
     if len(members) == len(batch.layers) and all(step.kind == members[0].kind for step in members[1:]):
         return [members]
     return [[step] for step in members]
@@ -179,8 +178,8 @@ def _cut(copy: Tensor, cuts: int, views: Sequence[Tensor | None]) -> Iterator[tu
         return
     width = ceil(entries / cuts)
     height = max(1, (batches.AT_ONCE_CPU if copy.device.type == "cpu" else AT_ONCE) // width)
-    # NumPy has no bfloat16. A tensor of another dtype is converted part by part: a converted copy of all of it would
-    # take too much memory.
+    # NumPy has no bfloat16. A tensor of another dtype is converted part by part, because a complete copy would take too
+    # much memory.
     ready = [view is None or view.dtype == copy.dtype for view in (copy, *views)]
     whole = [_array(x) if same and x is not None else x for same, x in zip(ready, (copy, *views), strict=True)]
     for left in range(0, entries, width):
@@ -204,7 +203,7 @@ def _fill(table: Tensor, together: Sequence[LayerStep], blocks: list[dict[str, V
 
 
 def _flat(x: Tensor, dtype: torch.dtype) -> Vectors:
-    """Return a view of a small layer on a CPU as a matrix. Most are one already, and asking is cheaper."""
+    """Return a view of a small layer on a CPU as a matrix. Most are matrices already, and checking is cheaper."""
     x = x if x.dtype == dtype else x.to(dtype)
     return (x if x.dim() == 2 else x.reshape(len(x), -1)).numpy()
 
@@ -217,7 +216,7 @@ def _array(x: Tensor) -> Vectors:
 def _turn(w: Vectors, new: Vectors) -> tuple[Vectors, dict[str, Vectors]]:
     """Compute the displacement d = new - w of each vector, exact except for the last digit, and its sums.
 
-    In float64, unless a look at the vectors – free of charge on a CPU – finds that float32 will do.
+    It uses float64 unless a check, which costs nothing on a CPU, shows that float32 is enough.
     """
     d = new - w
     if not isinstance(d, np.ndarray):
@@ -228,8 +227,8 @@ def _turn(w: Vectors, new: Vectors) -> tuple[Vectors, dict[str, Vectors]]:
     dd = _dot(d, d)
     radial = wd * wd / (ww + TINY)
     sums = {"ww": ww, "wd": wd, "tt": dd - radial}
-    # Mostly sideways, as training moves, Pythagoras loses a bit at most. Others, such as vectors without a gradient
-    # that only decay, are few.
+    # Training moves vectors mostly sideways, and Pythagoras then loses at most one bit. Other vectors, such as those
+    # without a gradient that only decay, are few.
     rows = np.flatnonzero(2 * radial > dd)
     if len(rows):
         sums = {name: values.astype(np.float64) for name, values in sums.items()}
@@ -289,6 +288,6 @@ def _frozen(d: Vectors, g: Vectors) -> dict[str, Vectors]:
     """Return how many entries of each vector have a gradient and did not move."""
     if not isinstance(d, np.ndarray):
         return {"frozen": torch.count_nonzero((d == 0) & (g != 0), dim=1)}
-    if d.all():  # on a CPU, it is cheaper to check first whether any entry did not move
+    if d.all():  # on a CPU it is cheaper to check first whether any entry did not move
         return {}
     return {"frozen": np.count_nonzero((d == 0) & (g != 0), axis=1)}

@@ -1,5 +1,5 @@
 "use strict";
-// A page in a file carries Plotly and its data compressed: unpack both, then draw.
+// A page in a file contains Plotly and its data compressed. Unpack both, then draw.
 (async () => {
   /** @type {(id: string) => Promise<string>} */
   const unpack = async id => {

@@ -2,7 +2,7 @@
 // What all pages with figures share: small helpers, figures by Plotly in the colours of the page, tables that sort.
 const COLOURS = Look.colours;
 /** @type {Record<string, string>} */
-const DARKER = { "#0072b2": "#4aa8e0", "#999999": "#b5b5b5" }; // lighter twins for a dark ground
+const DARKER = { "#0072b2": "#4aa8e0", "#999999": "#b5b5b5" }; // lighter colours for a dark background
 
 /** @type {(id: string) => PageElement} */
 const $ = id => document.getElementById(id);
@@ -57,7 +57,7 @@ function draw(id, traces, options = {}) {
   Plotly.react(figure, traces, layout, { displaylogo: false, showSendToCloud: false, displayModeBar: narrow || options.dragmode === false ? false : "hover",
     modeBarButtonsToRemove: ["select2d", "lasso2d", "zoomIn2d", "zoomOut2d", "autoScale2d"] }); // each is a stop for the Tab key
 }
-// Of a logarithmic axis: decades where there are several, else numbers between them too, written out.
+// Ticks of a logarithmic axis: decades if there are several, otherwise also numbers between them.
 /** @param {Layout | undefined} axis */
 function ticks(axis) {
   if (axis?.type !== "log" || axis.tickvals || !axis.range) return {};
@@ -78,7 +78,7 @@ function band(x, low, high, shade, name, extra = {}) {
   return [{ ...edge, x, y: low, showlegend: false },
     { ...edge, x, y: high, fill: "tonexty", fillcolor: faint(shade), name: plain(name) }];
 }
-// A logarithmic axis that contains its lines, and bands as far as they are not five decades below.
+// The range of a logarithmic axis that contains its lines, and bands unless they are five decades below.
 /** @param {Values[]} lines @param {Values[]} bands */
 function logRange(lines, bands = []) {
   const positive = (/** @type {Values[]} */ lists) => finite(lists.flat()).filter(value => value > 0);
@@ -92,14 +92,14 @@ function logRange(lines, bands = []) {
 const empty = (id, text) => { Plotly.purge($(id)); $(id).replaceChildren(element("p", {}, text)); };
 
 // A table that its headings sort. Columns are { key, label, value, cell, first }: what sorts a row, what its cell shows, and the
-// way that a first click sorts, 1 upwards. `sort` is [key, way] and is changed; `again` draws the table anew; `inside` are the
-// rows that stand below a row, unsorted.
+// direction of the first click, 1 for upwards. `sort` is [key, direction] and is changed, `again` redraws the table, `inside` are the
+// rows below a row, unsorted.
 /** @template Row @param {HTMLElement} table @param {Column<Row>[]} columns @param {Row[]} rows @param {[string, number]} sort @param {() => void} again @param {(row: Row) => Row[]} inside */
 function drawRows(table, columns, rows, sort, again, inside = () => []) {
   const by = columns.find(column => column.key === sort[0]);
   const ranked = !by ? rows : [...rows].sort((a, b) => {
     const [x, y] = [by.value(a), by.value(b)];
-    if (x === null || y === null) return Number(x === null) - Number(y === null); // unknown ones last, whichever the way
+    if (x === null || y === null) return Number(x === null) - Number(y === null); // unknown values last in both directions
     return sort[1] * (typeof x === "string" ? x.localeCompare(y, "en", { numeric: true }) : x - y);
   });
   const heads = columns.map(({ key, label, first = -1 }) => {

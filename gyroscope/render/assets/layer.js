@@ -58,13 +58,13 @@ function drawCurve(id, want) {
   const shapes = want.level === undefined ? [] : [{ type: "line", xref: "paper", x0: 0, x1: 1, y0: want.level, y1: want.level,
     line: { color: Look.of("soft"), dash: "dash", width: 1 } }];
   if (!shown.length) return empty(id, "Not measured for this optimizer.");
-  const [low, high] = want.within ?? [0, Infinity]; // beyond, a curve runs out of the picture
+  const [low, high] = want.within ?? [0, Infinity]; // beyond these limits a curve leaves the picture
   const seen = shown.map(values => finite(values).filter(value => value > low && value < high));
   const axis = want.log ? { type: "log", range: logRange([...seen, want.level ? [want.level] : []], bands) } : {};
   draw(id, traces, { height: 250, shapes: [...shapes, ...marked(allRuns())], xaxis: timeAxis(), yaxis: axis });
 }
 
-// The steps at which neurons can be looked at: a live page asks the server, a page in a file holds a few.
+// The steps at which neurons can be shown. A live page asks the server, and a page in a file contains a few steps.
 /** @type {() => (number | Distribution)[]} */
 const looks = () => {
   const run = current(), layer = layerOf(run, state.layer);
@@ -84,7 +84,7 @@ async function drawLook() {
   const wanted = [state.run, state.layer, state.quantity, place].join();
   const there = all[place];
   const found = typeof there === "number" ? await state.live?.distribution(current(), state.layer, state.quantity, there) : there;
-  if (wanted !== [state.run, state.layer, state.quantity, place].join()) return; // another was chosen meanwhile
+  if (wanted !== [state.run, state.layer, state.quantity, place].join()) return; // the reader has chosen another since
   if (!found) { $("look-extremes").textContent = ""; return empty("look-figure", "Not measured at this step."); }
   slider.setAttribute("aria-valuetext", "step " + found.step);
   $("look-at").textContent = `step ${found.step.toLocaleString("en")}`;
@@ -96,7 +96,7 @@ async function drawLook() {
     line: { shape: "hv", color: own, width: 1.5 }, hovertemplate: "from %{x:.3g}: %{y} neurons<extra></extra>" }],
   { height: 250, shapes, showlegend: false, xaxis: { type: "log", title: { text: QUANTITY[state.quantity] }, range: logRange([edges]) },
     yaxis: { title: { text: "neurons" }, rangemode: "tozero" } });
-  const words = state.quantity === "norm" ? ["Smallest", "largest"] : ["Slowest", "fastest"];
+  const words = state.quantity === "norm" ? ["Smallest", "Largest"] : ["Slowest", "Fastest"];
   $("look-extremes").textContent = found.least_id < 0 ? ""
-    : `${words[0]}: neuron ${found.least_id}, ${sig(found.least)}${unit}; ${words[1]}: neuron ${found.most_id}, ${sig(found.most)}${unit}.`;
+    : `${words[0]}: neuron ${found.least_id}, ${sig(found.least)}${unit}. ${words[1]}: neuron ${found.most_id}, ${sig(found.most)}${unit}.`;
 }

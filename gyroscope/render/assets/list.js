@@ -1,5 +1,5 @@
 "use strict";
-// The list of runs, asked for again and again; boxes that were ticked stay ticked.
+// The list of runs, requested repeatedly. Boxes that were ticked stay ticked.
 (() => {
   const EVERY = 3000;
   /** @type {Set<string>} */
@@ -47,7 +47,7 @@
       const focused = /** @type {HTMLInputElement | null} */ (document.activeElement)?.value;
       document.getElementById("runs").replaceChildren(...runs.map(row));
       if (focused) document.querySelector(`input[value="${CSS.escape(focused)}"]`)?.focus();
-      document.getElementById("message").textContent = runs.length ? "" : "No runs yet. A tracked training that writes below this directory appears here.";
+      document.getElementById("message").textContent = runs.length ? "" : "No runs yet. A run appears here as soon as a tracker writes below this directory.";
       document.body.dataset.ready = "yes";
     } catch { document.getElementById("message").textContent = "The server does not answer."; }
     setTimeout(load, EVERY);

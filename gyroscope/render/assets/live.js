@@ -1,5 +1,5 @@
 "use strict";
-// The page of runs that are being written: events from the server, and where those do not come, questions.
+// The page of runs that are being written: events from the server, or requests if events do not arrive.
 (() => {
   const ids = new URLSearchParams(location.search).getAll("run");
   const EVERY = 2000, PATIENCE = 3;

@@ -1,5 +1,5 @@
 "use strict";
-// The page of runs: data in the layout of gyroscope/render/run_data.py; its words, its table, and how it grows.
+// The page of runs, with data in the layout of gyroscope/report/run_data.py: its words, its table, and live updates.
 const SEVERITY = { bad: "✗ Bad", warn: "! Warning", note: "• Note", good: "✓ Good" };
 /** @type {[SummaryNumber, string][]} */
 const SUMMARY = [["rotation", "rotation"], ["rotation_ratio", "÷ predicted"], ["norm", "norm"], ["norm_ratio", "÷ predicted"],
@@ -14,7 +14,7 @@ const layerOf = (run, name) => /** @type {LayerData} */ (run.layers.find(layer =
 
 function drawVerdict() {
   const text = JSON.stringify([Look.dark, state.report.runs.map(run => [run.name, run.verdicts, run.notes, run.stride])]);
-  if (text === state.spoken) return; // or a reader's voice would say it again
+  if (text === state.spoken) return; // or a screen reader would read it again
   state.spoken = text;
   const blocks = state.report.runs.flatMap((run, number) => {
     const items = run.verdicts.map(verdict => {
@@ -24,13 +24,13 @@ function drawVerdict() {
       const more = element("span", { className: "more" }, element("a", { href: "#" + verdict.panel }, "See the evidence"), names.length ? ":" : "", ...names, rest);
       return element("li", { className: verdict.severity }, element("b", {}, SEVERITY[verdict.severity]),
         element("span", {}, verdict.sentence), ...(verdict.remedy ? [element("span", {}, "→ " + verdict.remedy)] : []),
-        ...(verdict.trial ? [element("span", { className: "more" }, `Tried on real training: ${verdict.trial} in results/`)] : []), more);
+        ...(verdict.trial ? [element("span", { className: "more" }, `Tested on real training: ${verdict.trial} in results/`)] : []), more);
     });
-    const list = element("ul", {}, ...(items.length ? items : [element("li", { className: "note" }, "Nothing to say yet.")]));
+    const list = element("ul", {}, ...(items.length ? items : [element("li", { className: "note" }, "No findings yet.")]));
     return several() ? [element("h3", {}, swatch(number), run.name + rank(number)), list] : [list];
   });
   const notes = state.report.runs.flatMap(run => [...run.notes, ...(run.stride > 1 ? [`${several() ? run.name + ": " : ""}${run.total.toLocaleString("en")} ` +
-    `samples are too many for a page; every ${run.stride}th is shown, ${run.steps.length.toLocaleString("en")} in all.`] : [])]);
+    `samples are too many for a page. It shows every ${run.stride}th, ${run.steps.length.toLocaleString("en")} in all.`] : [])]);
   $("verdict-body").replaceChildren(...blocks, ...[...new Set(notes)].map(note => element("p", { className: "note" }, note)));
 }
 /** @type {(number: number) => string} */
@@ -58,7 +58,7 @@ function drawHead() {
     const rules = [...new Set(run.groups.filter(group => group.layers).map(group => group.rule))].join("; ");
     const about = element("p", {}, ...(several() ? [swatch(number), element("strong", {}, run.name), ": "] : []),
       element("strong", { className: "headline" }, headline(run.head)), element("br"), status, samples, element("br"), element("code", {}, rules));
-    return several() ? [about, ...summary(run.summary)] : [...summary(run.summary), about]; // below the name that it is about
+    return several() ? [about, ...summary(run.summary)] : [...summary(run.summary), about]; // below the name of its run
   });
   $("about").replaceChildren(...summary(state.report.summary), ...blocks);
 }
@@ -115,7 +115,7 @@ function drawTable() {
     }
     return [...families.values()].map(layers => rowOf(number, layers, layers[0].family));
   });
-  // Columns that are empty, or 0 throughout, or the same throughout, would push others off the page.
+  // Columns that are empty, or have the same number in all rows, would push others off the page.
   const summaries = state.report.runs.flatMap(run => run.layers.map(layer => layer.summary)), references = new Set(summaries.map(summary => summary.reference));
   const columns = COLUMNS.filter(({ key }) => key === "reference" ? references.size > 1
     : !/^(dead|frozen|alignment|decay|settled)/.test(key) || summaries.some(summary => summary[/** @type {SummaryNumber} */ (key)]));
@@ -169,7 +169,7 @@ function listen() {
   $("filter").addEventListener("input", event => { state.filter = chosenIn(event); drawTable(); });
   $("look-step").addEventListener("input", event => { state.look = Number(chosenIn(event)); drawLook(); });
   $("look-quantity").addEventListener("change", event => { state.quantity = chosenIn(event); drawLook(); });
-  Look.listeners.push(() => { drawWords(); drawFigures(); }); // at once: a printer does not wait
+  Look.listeners.push(() => { drawWords(); drawFigures(); }); // at once, because a printer does not wait
   onResize(drawFigures);
 }
 /** @param {Report} report @param {LiveData | null} live */
@@ -182,7 +182,7 @@ function show(report, live = null) {
   document.body.dataset.ready = "yes";
 }
 
-// New samples of a run that is being written: arrays grow, and the rest is replaced where the server sent it.
+// New samples of a run that is being written: arrays grow, and the rest is replaced if the server sent it.
 /** @param {Update} update */
 function grow(update) {
   const run = state.report.runs.find(one => one.id === update.id);
@@ -194,7 +194,7 @@ function grow(update) {
     run.steps.push(...update.steps);
     extend(run.series, update.series);
     update.groups.forEach((more, i) => extend(run.groups[i].series, more));
-    for (const [name, values] of Object.entries(update.layers)) // of all layers, one after the other
+    for (const [name, values] of Object.entries(update.layers)) // the values of all layers, one layer after the other
       run.layers.forEach((layer, i) => layer.series[name].push(...values.slice(i * count, (i + 1) * count)));
   }
   run.status = update.status; run.total = update.total;

@@ -1,7 +1,7 @@
 "use strict";
 // The figures of a run: equilibrium with what training logged, the map of layers, balance, signal, the plane, stability.
-// What training logged, one small chart for each name above the curves of rotation, on the same axis of steps.
-const MOST_LOGGED = 4, LOGGED_HEIGHT = 140, GAP = 0.16; // charts; pixels of each; its share that stays free below it
+// Values that training logged: one small chart for each name above the rotation chart, on the same axis of steps.
+const MOST_LOGGED = 4, LOGGED_HEIGHT = 140, GAP = 0.16; // number of charts, pixels of each, and the share of it that stays free below
 const LOSS = /loss|nll|entropy|perplexity|ppl|error/i;
 const loggedNames = () => [...new Set(state.report.runs.flatMap(run => Object.keys(run.scalars)))].slice(0, MOST_LOGGED);
 /** @param {string} name @param {number} place @param {number} count @param {number} base @param {Trace[]} traces */
@@ -23,7 +23,7 @@ function loggedChart(name, place, count, base, traces) {
     ...(log ? { type: "log", range: [Math.log10(low / 1.2), Math.log10(high * 1.2)] } : {}) }];
 }
 
-// Marks of runs across a time axis: events in the colour of a warning, what is expected in a soft one.
+// Marks of runs across a time axis: events in the colour of a warning, expected ones in a soft colour.
 /** @type {(mark: Mark, own: string) => string} */
 const markColour = (mark, own) => mark.incident ? Look.of("warn") : own;
 /** @type {(runs: [RunData, number][]) => Layout[]} */
@@ -39,14 +39,14 @@ function timeAxis(extra = {}) {
   const last = state.report.runs.reduce((most, run) => Math.max(most, run.steps.at(-1) ?? 0), 0), half = Math.max(20, AROUND * last);
   return { ...axis, range: [at - half, at + half] };
 }
-// Values of a run while its learning rate is not next to 0: the end of a schedule would flatten all others on a logarithmic axis.
+// Values of a run while its learning rate is not almost 0. The end of a schedule would flatten all others on a logarithmic axis.
 /** @type {(run: RunData, values: Values) => Values} */
 const atRate = (run, values) => {
   const lr = run.groups.find(group => group.series.lr)?.series.lr ?? [];
   const least = state.report.min_rate_share * finite(lr).reduce((a, b) => Math.max(a, b), 0);
   return values.map((value, i) => (lr[i] ?? least) < least ? null : value);
 };
-const ROW = 0.05; // of a figure's height: the names of marks stand above the curves, a row for each run
+const ROW = 0.05; // share of a figure's height for the names of marks above the curves, a row for each run
 function drawEquilibrium() {
   /** @type {[Trace[], Values[], Values[], Layout[]]} */
   const [traces, lines, bands, annotations] = [[], [], [], []];
@@ -84,10 +84,10 @@ function drawEquilibrium() {
     yaxis: { title: { text: "rotation, rad per step" }, type: "log", range, domain: [0.3 * base, base] },
     yaxis2: { title: { text: "lr" }, domain: [0, 0.22 * base], rangemode: "tozero" } });
   $("equilibrium-note").textContent = several() ? "Solid: measured. Dashed: predicted equilibrium. Dotted: forecast." : "";
-  $("logged-note").textContent = names.length ? `Above rotation: ${names.join(", ")}, as training logged ${names.length > 1 ? "them" : "it"}.` : "";
+  $("logged-note").textContent = names.length ? `Above rotation: ${names.join(", ")}, as logged in training.` : "";
 }
 
-// Of the equilibrium, or of the forecast where the run is shorter than its memory: what the table compares with too.
+// The equilibrium, or the forecast if the run is shorter than its memory. The table compares with the same.
 /** @type {(layer: LayerData) => Values} */
 const ratios = layer => layer.series["angular_update.mean"].map((value, i) => {
   const predicted = layer.series[layer.summary.reference === "forecast" ? "forecast_angular_update" : "predicted_angular_update"][i];
@@ -142,7 +142,7 @@ function drawSignal() {
     traces.push(...band(run.steps, low, high, own, "5–95 % of layers", { legendgroup: "run" + number, showlegend: !several() }));
     traces.push(line(run.steps, middle, several() ? run.name : "median layer", own, { legendgroup: "run" + number }));
   });
-  if (!traces.length) return empty("signal-figure", "Known of Adam with decoupled decay, and of SGD with momentum.");
+  if (!traces.length) return empty("signal-figure", "Known only for Adam with decoupled decay and for SGD with momentum.");
   const noise = { type: "line", xref: "paper", x0: 0, x1: 1, y0: 1, y1: 1, line: { color: Look.of("soft"), dash: "dash", width: 1 } };
   draw("signal-figure", traces, { height: 320, showlegend: true, shapes: [noise, ...marked(allRuns())], xaxis: timeAxis(),
     yaxis: { type: "log", range: logRange(lines, bands), title: { text: "alignment s" } } });
@@ -159,7 +159,7 @@ function levels(grid) {
 }
 function drawPlane() {
   const plane = current().plane;
-  if (!plane) return empty("plane-figure", "No map: theory does not know this optimizer's rule, or it has no weight decay.");
+  if (!plane) return empty("plane-figure", "No map, because the theory does not cover this optimizer or weight decay is 0.");
   /** @type {Trace[]} */
   const traces = [];
   /** @type {["rotation" | "timescale", string, string, string][]} */
@@ -216,7 +216,7 @@ function drawStability() {
     if (!finite(measured).length) return;
     shown.push(measured, bound);
     traces.push(line(run.steps, measured, many ? run.name : "largest entry of an update ÷ lr", colour(number), { legendgroup: "run" + number }));
-    if (finite(bound).length) traces.push(line(run.steps, bound, many ? run.name + ", bound" : "bound, whatever the gradients", many ? colour(number) : colour(1),
+    if (finite(bound).length) traces.push(line(run.steps, bound, many ? run.name + ", bound" : "bound for any gradients", many ? colour(number) : colour(1),
       { legendgroup: "run" + number, showlegend: !many, line: { dash: "dash" } }));
   });
   if (!traces.length) return empty("bound-figure", "The largest update was not measured.");

@@ -1,12 +1,12 @@
 "use strict";
-// Light and dark. The reader's system decides until the button is pressed; paper is always light.
+// Light and dark. The reader's system decides until the button is pressed. Print is always light.
 /** @type {Theme} */
 const Look = {
   listeners: [],
   colours: [], // set by render/theme.py
   chosen: null, // by the button
   dark: false, // as painted
-  paper: false, // as wide as a sheet, see theme.css: figures have to be drawn for it, a printer does not shrink them
+  paper: false, // the width of a sheet, see theme.css. Figures are drawn for it, because a printer does not shrink them
   system: matchMedia("(prefers-color-scheme: dark)"),
   get wanted() { return Look.chosen ?? Look.system.matches; },
   of(name) { return getComputedStyle(document.documentElement).getPropertyValue("--" + name).trim(); },
@@ -20,7 +20,7 @@ const Look = {
     }
     for (const listener of Look.listeners) listener();
   },
-  // Colours of a Plotly layout: the same ink, ground and lines as the page.
+  // Colours of a Plotly layout: the same text, background and lines as the page.
   layout() {
     const axis = { gridcolor: Look.of("line"), linecolor: Look.of("line"), zerolinecolor: Look.of("line") };
     return {

@@ -30,7 +30,7 @@ class AdafactorMotion(Motion):
         decay = np.broadcast_to(decay_at(self.rule, lr), len(lr))[:, None]
         shares = (t**self.rule.beta2_decay)[:, None]
         if not self.done:
-            shares[0] = 1.0  # the first step fills v, also if a run is followed from its middle on
+            shares[0] = 1.0  # the first step fills v, also if a forecast starts in the middle of a run
 
         def improve(part: slice, guess: Moments) -> tuple[Step, Moments]:
             y = guess["norm2"][:-1]
@@ -82,7 +82,7 @@ class Adafactor(UpdateRule):
     is_decoupled: ClassVar[bool] = True
     counts_steps = True  # the cap on the rate and β2 follow the number of steps
     angle_formula: ClassVar[str] = (
-        "tan η_r = rate/(1-a) while norms grow, rate² ≥ a(2-a); else cos η_r = 1-a; rate: min(lr, 1/sqrt(t)), "
+        "tan η_r = rate/(1-a) while norms grow, rate² ≥ a(2-a), else cos η_r = 1-a, rate: min(lr, 1/sqrt(t)), "
         "a: decay per step"
     )
     motion_class: ClassVar[type[Motion]] = AdafactorMotion
@@ -101,7 +101,7 @@ class Adafactor(UpdateRule):
         return np.minimum(lr, t**-0.5) if self.capped else lr
 
     def scale2(self, norm2: Number, fan_in: Number) -> Number:
-        """Return the mean square of a vector's update at rate 1, its squared norm that the step is relative to."""
+        """Return the mean square of a vector's update at rate 1: the squared norm that steps are relative to."""
         return np.maximum(norm2, self.eps2**2 * fan_in) if self.scale_parameter else fan_in
 
     @property

@@ -26,7 +26,7 @@ def angular_update(lr: Number, weight_decay: Number, beta1: Number) -> Number:
 @final
 @dataclass(frozen=True)
 class AdamW(DecoupledRule, BetaRule):
-    """AdamW (RE Appendix F): the update averages entries of unit size with β1, whatever the gradient's scale.
+    """AdamW (RE Appendix F): the update averages entries of unit size with β1, for any scale of the gradient.
 
         leading order:  ‖ω‖ = sqrt(lr·C/(2λ)),   η_r = sqrt(2·lr·λ·(1-β1)/(1+β1))     (RE Table 1)
         exact:          the one law with τ(a) = (1+β1(1-a))/(1-β1(1-a))               (ours)

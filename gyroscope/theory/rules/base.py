@@ -24,7 +24,7 @@ MEANING = {
 
 
 class MomentumStep(NamedTuple):
-    """How a momentum takes in a gradient: m <- keep·m + share·g. If decay is not decoupled, g has the L2 term."""
+    """How a gradient enters the momentum: m <- keep·m + share·g. If decay is not decoupled, g has the L2 term."""
 
     keep: float
     share: float
@@ -33,7 +33,7 @@ class MomentumStep(NamedTuple):
 class UpdateRule(ABC):
     """An optimizer's update rule with its hyper-parameters.
 
-    Other rooms read the attributes and properties of this class and never test for its type.
+    Other packages use the attributes and properties of this class and never test for its type.
     """
 
     lr: float
@@ -53,13 +53,13 @@ class UpdateRule(ABC):
     has_weight_decay: ClassVar[bool] = True  # whether weight_decay is one of the rule's settings
     is_decoupled: ClassVar[bool] = False  # whether weight decay acts on the weight itself, not through the gradient
     keeps_norm: ClassVar[bool] = False  # whether every vector stays at its initial norm
-    # Whether such a rule rotates as its `plain` one would by then, not by the equilibrium angle (`optim.follow`).
+    # Whether such a rule rotates as its `plain` one would at that step, not by the equilibrium angle (`optim.follow`).
     follows_base: bool = False
     transports_momentum: ClassVar[bool] = False  # whether the momentum rotates with the weight, tangent to it (SP's RT)
     # Whether an update is as long as its gradients, which grow as the weight shrinks. Adam's and Lion's are not.
     gradient_scales_update: ClassVar[bool] = False
     angle_formula: ClassVar[str] = (
-        "η_r = sqrt(2a/τ) to leading order; exact: 1 - cos η_r = a(2 - a - aτ(a))/(2(1-a)τ(a)); "
+        "η_r = sqrt(2a/τ) to leading order, exact: 1 - cos η_r = a(2 - a - aτ(a))/(2(1-a)τ(a)), "
         "a: decay per step, τ: correlation time of the updates"
     )
     needs: ClassVar[tuple[str, ...]]  # the inputs that this rule's norm depends on
@@ -68,7 +68,7 @@ class UpdateRule(ABC):
 
     @abstractmethod
     def at(self, lr: Number, weights: Weights, *, leading: bool = False) -> Equilibrium:
-        """Return the equilibrium at a learning rate. Nothing is validated, so that a schedule's array may pass."""
+        """Return the equilibrium at a learning rate. Nothing is validated, so that arrays are accepted."""
 
     def motion(self, norm2: Array) -> Motion:
         """Return the averaged motion that starts at these squared norms."""
@@ -116,7 +116,7 @@ class UpdateRule(ABC):
         """Return the rule with settings that have a value for each step, unvalidated, for `at` and a motion."""
         rule = copy(self)
         for name, values in settings.items():
-            object.__setattr__(rule, name, values)  # past a frozen dataclass, whose checks are for numbers
+            object.__setattr__(rule, name, values)  # bypasses the frozen dataclass, whose checks are for numbers
         return rule
 
     @property
@@ -137,12 +137,12 @@ class UpdateRule(ABC):
 
     @property
     def adam_betas(self) -> tuple[float, float] | None:
-        """Adam's (β1, β2) if the stability of its averages per entry is a question (CT), else None."""
+        """Adam's (β1, β2) if its averages per entry can be unstable (CT), else None."""
         return None
 
     @property
     def momentum_step(self) -> MomentumStep | None:
-        """How the momentum takes in a gradient, or None if there is no momentum, or it is transported or unknown."""
+        """How a gradient enters the momentum, or None if there is no momentum, or it is transported or unknown."""
         return None
 
     @property
@@ -179,7 +179,7 @@ class UpdateRule(ABC):
     @property
     def falls_out_ratio(self) -> float:
         """Norm over equilibrium norm above which a vector has fallen out of equilibrium."""
-        # SGD's norms follow lr^(1/4), not lr^(1/2), and have half as far to fall.
+        # SGD's norms follow lr^(1/4), not lr^(1/2), and so fall half as far.
         return 1.2 if self.norm_exponent == 0.25 else 1.3
 
 

@@ -28,7 +28,7 @@ from gyroscope.theory.rules.sgdm import HeavyBall, transported_power
 
 @dataclass(frozen=True)
 class CoupledAdam(BetaRule):
-    """An Adam with L2 in the gradient: a heavy ball, plain or Nesterov's, at the step size that v allows."""
+    """An Adam with L2 in the gradient: a heavy ball, plain or Nesterov's, with a step size set by v."""
 
     needs: ClassVar[tuple[str, ...]] = ("fan_in", "unit_grad_norm")
     norm_power: ClassVar[float] = 1 / 3
@@ -45,7 +45,7 @@ class CoupledAdam(BetaRule):
         never = never_settles(lr * (C * self.power) ** 0.5)
         if not np.any(wd):
             return never
-        # A decay that changes during the run and is 0 at some steps: the root is 0/0 there.
+        # If the decay changes during the run and is 0 at some steps, the root is 0/0 there.
         with np.errstate(divide="ignore", invalid="ignore"):
             settled = self.balanced(lr, C, g_unit, leading)
         return Equilibrium(*(np.where(wd == 0, *both) for both in zip(astuple(never), astuple(settled), strict=True)))
@@ -64,7 +64,7 @@ class CoupledAdam(BetaRule):
         return HeavyBall.of(self.betas[0], nesterov=False)
 
     def linear_steps(self, lr: Array, done: int, weights: Weights) -> LinearSteps:
-        """Return the ball's steps at the size that v allows."""
+        """Return the ball's steps at the size that v sets."""
         wd = self.weight_decay
         scale = (1 - self.betas[0]) * self.adam_scale(lr, done)
         # v averages (g + λw)². Its mixed term is 0 on average, because g is orthogonal to w.
@@ -109,7 +109,7 @@ def relative_norm(lr: Number, per_lr: Number, constant: float, slope: float) -> 
     starts from x0 = cbrt(k·constant), the root of small k, and its next two orders in t = z0/(1+z0), z0 = x0⁴. They
     follow from ln(z/z0) = 4/3·(ln(1 + s·z) - ln(1+z)/2) = b·z + c·z² + O(z³), s = slope/constant.
     """
-    lr = np.maximum(lr, 1e-100)  # at lr = 0 the root is 0, and its logarithm is no start
+    lr = np.maximum(lr, 1e-100)  # at lr = 0 the root is 0 and has no logarithm
     k = lr * per_lr
     x = np.cbrt(lr) * np.cbrt(constant * per_lr)
     s = slope / constant
@@ -125,7 +125,7 @@ def relative_norm(lr: Number, per_lr: Number, constant: float, slope: float) -> 
         excess = k * right / (x * x * x * (1 + z) ** 0.5) - 1
         # The divisor is the slope of ln(left/right) in ln x.
         x = x + x * excess / (3 + z * (2 / (1 + z) - 4 * slope / right))
-        # Newton's last correction squares the error: 1e-5 before it leaves 1e-10.
+        # Newton's last correction squares the error, so 1e-5 becomes 1e-10.
         if np.abs(excess).max() < 1e-5:
             break
     return x

@@ -20,7 +20,7 @@ ITERATIONS = 60
 
 @final
 class FixedNormMotion(Motion):
-    """Tangent steps at a constant norm, by the rule's angle or by those of a base that starts there and changes it."""
+    """Tangent steps at a constant norm, by the rule's angle or those of a base rule from the same norm."""
 
     def __init__(self, rule: Any, norm2: Array) -> None:
         super().__init__(rule, norm2)
@@ -61,7 +61,7 @@ class FixedNorm(UpdateRule):
     weight_decay: ClassVar[float] = 0.0  # type: ignore[misc]  # the inner rule's sets the angle
     has_weight_decay: ClassVar[bool] = False
     keeps_norm: ClassVar[bool] = True
-    angle_formula: ClassVar[str] = "tan η_r = sqrt(2a/τ); a: decay per step, τ: correlation time of the updates"
+    angle_formula: ClassVar[str] = "tan η_r = sqrt(2a/τ), a: decay per step, τ: correlation time of the updates"
     norm_power: ClassVar[float] = 0.0
     motion_class: ClassVar[type[Motion]] = FixedNormMotion
 
@@ -72,7 +72,7 @@ class FixedNorm(UpdateRule):
 
     @property
     def needs(self) -> tuple[str, ...]:  # type: ignore[override]
-        """The inputs of a base that is followed, else the shape if the rule's angle depends on it."""
+        """The inputs of the base if it is followed, else the shape if the rule's angle depends on it."""
         if self.follows_base:
             return self.rule.needs
         return tuple(name for name in self.rule.needs if name == "shape")
@@ -111,9 +111,9 @@ class Hyperball(UpdateRule):
 
     lr                step length relative to the norm
     momentum          β of a plain average, as in SGD with momentum
-    betas             those of Adam, of which the first counts
-    correlation_time  τ of the updates, about 22.5 for Muon with momentum 0.95. A momentum beside it is the ratio by
-                      which their correlation falls
+    betas             Adam's. Only the first counts
+    correlation_time  τ of the updates, about 22.5 for Muon with momentum 0.95. If momentum is given too, it is the
+    ratio by which their correlation falls
     tangent           the update is made tangent first, as in Layca (2019), so that tan η_r = lr
 
     >>> eq = Hyperball(lr=0.018, momentum=0.95).equilibrium()
@@ -130,7 +130,7 @@ class Hyperball(UpdateRule):
     weight_decay: ClassVar[float] = 0.0  # type: ignore[misc]
     has_weight_decay: ClassVar[bool] = False
     keeps_norm: ClassVar[bool] = True
-    angle_formula: ClassVar[str] = "η_r = atan2(lr·sqrt(1-c²), 1-lr·c); c: cosine of the update with the weight"
+    angle_formula: ClassVar[str] = "η_r = atan2(lr·sqrt(1-c²), 1-lr·c), c: cosine of the update with the weight"
     needs: ClassVar[tuple[str, ...]] = ()
     norm_power: ClassVar[float] = 0.0
     motion_class: ClassVar[type[Motion]] = FixedNormMotion

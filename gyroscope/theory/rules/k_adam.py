@@ -16,12 +16,12 @@ from gyroscope.theory.stability import kadam_betas
 
 Betas = tuple[float, float]
 
-# From this β2 on, v is so nearly constant that the stages are linear filters: 2 % in norm at .99.
+# Above this β2, v is nearly constant and the stages are linear filters. At .99 the norm is 2 % off.
 NEARLY_CONSTANT = 0.99
-# Size of the white noise with which stages of smaller β2 are measured: the correlation time comes out to .3 %.
+# Size of the white noise with which stages of smaller β2 are simulated. The correlation time is accurate to .3 %.
 NOISE_ENTRIES = 2048
 NOISE_STEPS = 4096
-# Memories of the slowest average after which a correlation, or the start of a simulation, is forgotten.
+# Memories of the slowest average after which a correlation or the start of a simulation is forgotten.
 FORGOTTEN = 15
 
 
@@ -36,8 +36,8 @@ class NoiseResponse(NamedTuple):
 def noise_response(stages: tuple[Betas, ...]) -> NoiseResponse:
     """Return how k-Adam's stages respond to white noise.
 
-    If v is nearly constant in every stage, the stages are a cascade of exponential averages, each divided by the RMS
-    of what enters it. With V_j the variance of unit noise after j averages:
+    If v is nearly constant in every stage, the stages are a cascade of exponential averages, each divided by the RMS of
+    its input. With V_j the variance of unit noise after j averages:
 
         R = V_k/V_{k-1},  τ = 1/V_k     (ours: docs/theory.md, "k-Adam")
 

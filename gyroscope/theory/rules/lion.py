@@ -14,7 +14,8 @@ from gyroscope.theory.linear_motion import Combination, LinearSteps, StepNormali
 from gyroscope.theory.rules.base import BetaRule, MomentumStep
 from gyroscope.theory.rules.decoupled import decay_at
 
-# The first terms of the arcsine's series are kept one by one. At usual betas these are all: (0.99, 0.999) has 122.
+# The first terms of the arcsine's series are kept separately. At usual betas there are no others: (0.99, 0.999) has
+# 122.
 EXACT_TERMS = 1000
 # The others are gathered in groups, each 0.5 % wide, so that τ is exact to 1e-8 and 200,000 terms do not take minutes.
 BINS = 1000

@@ -1,4 +1,4 @@
-"""NAdam: Adam whose step looks one gradient ahead, with decoupled weight decay or with L2 in the gradient.
+"""NAdam: Adam with Nesterov's momentum, which looks one gradient ahead, with decoupled weight decay or L2.
 
 torch's momentum μ climbs from β1/2 to β1 over some ten thousand steps. `momentum_decay` is the rate of this ramp.
 """
@@ -17,7 +17,7 @@ from gyroscope.theory.rules.coupled_adam import CoupledAdam, fourth, relative_no
 from gyroscope.theory.rules.decoupled import DecoupledRule, decoupled_adam_steps
 from gyroscope.theory.rules.sgdm import HeavyBall
 
-# Steps after which the product of torch's momenta is 0, whatever they are.
+# Steps after which the product of torch's momenta is 0 for any settings.
 PRODUCT_LENGTH = 20_000
 
 
@@ -88,11 +88,11 @@ class RampedMomentum(BetaRule):
         beta1 = self.betas[0]
         if self.momentum_decay is None:
             return beta1, 1 - beta1
-        # torch corrects for what m lacks by the product of all μ so far, which is soon 0.
+        # torch corrects the bias of m by the product of all μ so far, which is soon 0.
         first = float(np.ravel(beta1)[0])
         before = np.arange(1, min(done, PRODUCT_LENGTH) + 1)
         t = np.arange(done + 1, done + steps + 2)
-        # A run may be followed from its middle on: `steps_done` counts the last of these steps.
+        # A forecast may start in the middle of a run, so `steps_done` counts the last of these steps.
         late = 0 if self.steps_done is None else max(int(np.max(self.steps_done)) - (done + steps - 1), 0)
         momentum = nadam_momentum(
             np.append(np.broadcast_to(beta1, steps), np.ravel(beta1)[-1]), t + late, self.momentum_decay
@@ -168,7 +168,7 @@ class NAdamL2(RampedMomentum, CoupledAdam):
         return HeavyBall(beta1, momentum * beta1, gradient / (1 - beta1) + momentum)
 
     def balanced(self, lr: Number, C: Number, g_unit: Number, leading: bool) -> Equilibrium:
-        """Return the ball's fixed point at the step size that v allows at that norm."""
+        """Return the ball's fixed point at the step size that v sets at that norm."""
         wd = self.weight_decay
         momentum = self.look_ahead_momentum
         ball = self._ball(momentum, 1 - momentum)

@@ -1,4 +1,4 @@
-"""SGD with momentum and L2 in the gradient: as in torch, or with momentum that is transported (SGD-MRT, SP E.2)."""
+"""SGD with momentum and L2 in the gradient, as in torch, or with transported momentum (SGD-MRT, SP E.2)."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -77,7 +77,7 @@ class HeavyBall:
         old = self.old
         new = self.new
         k = 1 / (1 - alpha * alpha)
-        # 2·cross = lr·square and p = p', with q = k·(G2 + 2·α·λ·p) put in.
+        # 2·cross = lr·square and p = p', with q = k·(G2 + 2·α·λ·p) substituted.
         square_h = new * new + old * old * k
         square_r = 2 * old * new + 2 * old * old * alpha * k
         m_update_h = new + old * alpha * k
@@ -167,7 +167,7 @@ class SGDM(MomentumRule):
         return gradient_scaled_equilibrium(angular, norm2, lr * power**0.5, g_unit, lr * wd / (1 - alpha))
 
     def linear_steps(self, lr: Array, done: int, weights: Weights) -> LinearSteps:
-        """Return the heavy ball's steps of size lr. L2 is part of the update, so there is no decay beside it."""
+        """Return the heavy ball's steps of size lr. L2 is part of the update, so there is no separate decay."""
         update, momentum = self._ball.combinations(self.weight_decay)
         return LinearSteps(np.zeros_like(lr), lr, update, momentum, unit_grad2=weights.unit_grad_norm**2)
 
@@ -211,7 +211,7 @@ class SGDMRT(MomentumRule):
         """Return the balance of tangent updates and a decay of lr·λ."""
         wd = self.weight_decay
         g_unit = weights.unit_grad_norm
-        # Transport rescales the momentum as gradients are, so in their unit it is as long as the heavy ball's.
+        # Transport rescales the momentum like gradients, so in their unit it is as long as the heavy ball's.
         power = update_power(self.momentum, nesterov=False)
         room = 2.0 if leading else 2 - lr * wd
         norm2 = None if g_unit is None else g_unit * safe_divide(lr * power, wd * room) ** 0.5
@@ -219,7 +219,7 @@ class SGDMRT(MomentumRule):
         return gradient_scaled_equilibrium(angle, norm2, lr * power**0.5, g_unit, lr * wd)
 
     def linear_steps(self, lr: Array, done: int, weights: Weights) -> LinearSteps:
-        """Return steps along new noise as long as the momentum, because transport keeps that tangent to the weight."""
+        """Return steps along new noise with the length of the momentum, which transport keeps tangent to the weight."""
         scale = lr * transported_power(self.momentum, done, len(lr)) ** 0.5
         noise = Combination(0.0, 0.0, 1.0)
         return LinearSteps(

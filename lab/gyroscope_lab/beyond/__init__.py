@@ -1,1 +1,1 @@
-"""Beyond the papers: what the library's own theory claims, held against simulated weights."""
+"""Beyond the papers: tests of the library's own theory on simulated weights and real training."""

@@ -41,7 +41,7 @@ class Block(nn.Module):
 
 
 class NormalisedGPT(nn.Module):
-    """Characters in, their loss out. Embeddings and the head have no norm that would make their scale irrelevant."""
+    """Characters in, their loss out. Embeddings and the head have no norm, so their scale matters."""
 
     def __init__(self, alphabet: int, *, blocks: int, width: int, heads: int, context: int) -> None:
         super().__init__()

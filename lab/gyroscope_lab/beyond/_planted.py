@@ -1,4 +1,4 @@
-"""Trainings in which something happens at a known step, and trainings in which nothing does."""
+"""Trainings with a planted incident at a known step, and trainings without one."""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -24,7 +24,7 @@ from gyroscope_lab.training.problems import ImageProblem, Problem, Scores, TextP
 Number = TypeVar("Number", np.int64, np.float64)
 # Inputs and targets of a batch -> those that replace them.
 Spoil = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
-# The tracker's default: each of the first steps, then every tenth. Given as a function, it holds on a busy machine.
+# The tracker's default: each of the first steps, then every tenth. As a function it also applies on a busy machine.
 DENSE = 20
 EVERY = 10
 # Steps for which the learning rate is raised, labels are shuffled, a layer's gradient is too large, steps are skipped.
@@ -37,7 +37,7 @@ RUN = "rotation"
 
 
 def is_sampled(step: int) -> bool:
-    """Return whether a step is measured: those that the tracker measures by default on a machine that is not busy."""
+    """Return whether a step is measured, as by the tracker's default on a machine that is not busy."""
     return step < DENSE or step % EVERY == 0
 
 
@@ -106,7 +106,7 @@ def raise_decay(training: Training, layer: str) -> None:
 
 
 def change_betas(training: Training, layer: str) -> None:
-    """Let Adam's second average forget ten times as fast, or SGD's momentum half as fast."""
+    """Make Adam's second average forget ten times as fast, or SGD's momentum half as fast."""
     for group in training.optimizers[0].param_groups:
         if "betas" in group:
             group["betas"] = (group["betas"][0], 1 - 10 * (1 - group["betas"][1]))
@@ -127,7 +127,7 @@ def enlarge_gradient(training: Training, layer: str) -> None:
 
 
 def skip(training: Training, layer: str) -> None:
-    """Let the fused step do nothing, as a GradScaler does if a gradient is infinite."""
+    """Make the fused step do nothing, as a GradScaler does if a gradient is infinite."""
     optimizer: Any = training.optimizers[0]
     fused = [group["fused"] for group in optimizer.param_groups]
 
@@ -189,7 +189,7 @@ def train_planted(
     beginning: Path | None = None,
     report: Callable[[float], None] = lambda share: None,
 ) -> Path:
-    """Train with an incident or with none, and return the folder of the tracked run.
+    """Train with or without an incident, and return the folder of the tracked run.
 
     Arguments:
         config: the training.
@@ -207,7 +207,7 @@ def train_planted(
         training.restore()
         training.out = out
     if planted in SPOILT:
-        assert isinstance(problem, ImageProblem | TextProblem), "only images and texts are spoilt"
+        assert isinstance(problem, ImageProblem | TextProblem), "only images and texts can be spoilt"
         spoil, steps = SPOILT[planted]
         training.problem = SpoiltBatches(problem, range(at, at + steps), spoil)
     act, steps = DONE.get(planted, (None, 0))
@@ -227,9 +227,9 @@ def train_planted(
 
 @final
 class BranchedRun:
-    """A beginning and a branch that measured its last sample again, read as the one run that they are.
+    """A beginning and a branch that measured its last sample again, read as one run.
 
-    The branch's own sample of that step does not know the weights of the sample before it.
+    The branch's own sample of that step lacks the weights of the previous sample.
     """
 
     def __init__(self, beginning: Run, branch: Run) -> None:

@@ -10,12 +10,12 @@ from gyroscope.tools import Number, check_non_negative, check_positive
 
 
 def expected_alignment(signal_ratio: Number, beta1: Number, correlation_time: float = inf) -> Number:
-    """Return the s that a signal of share κ² makes, a plain number.
+    """Return s for a signal of share κ², a plain number.
 
         s = 1 - χ + χ·(1+β1φ)/(1-β1φ),  χ = κ²/(1+κ²),  φ = e^(-1/correlation_time)     (ours)
 
-    `correlation_time` is the number of steps after which the signal's direction agrees by 1/e with an earlier one.
-    Ours: docs/theory.md, "Signal".
+    `correlation_time` is the number of steps in which the correlation of the signal's direction falls to 1/e. Ours:
+    docs/theory.md, "Signal".
 
     >>> f"{expected_alignment(1.0, 0.9):.2f} {expected_alignment(1.0, 0.9, correlation_time=10):.2f}"
     '10.00 5.39'
@@ -36,10 +36,10 @@ def aligned_equilibrium(
 
         AdamW: ‖ω‖² = s·‖ω_noise‖²,  SGDM: ‖ω‖⁴ = s·‖ω_noise‖⁴,  η_r unchanged     (ours)
 
-    This is exact for any gradients orthogonal to the weight, whatever their correlation over time. SGDM's form is SMD's
-    Theorem 2 with E h for E‖g‖². `unit_grad_norm` is that of the whole gradient, signal and noise. `timescale` is None,
-    because a signal may hold a direction. Rules whose update is not their momentum (Nesterov, Lion, Muon) raise a
-    ValueError, and so does Adam with L2, because decay changes its step size. Ours: docs/theory.md, "Signal".
+    This is exact for all gradients orthogonal to the weight, for any correlation over time. SGDM's form is SMD's
+    Theorem 2 with E h instead of E‖g‖². `unit_grad_norm` is that of the whole gradient, signal and noise. `timescale`
+    is None, because a signal may hold a direction. Rules whose update is not their momentum (Nesterov, Lion, Muon)
+    raise a ValueError, and so does Adam with L2, because decay changes its step size. Ours: docs/theory.md, "Signal".
 
     >>> from gyroscope.theory import AdamW
     >>> eq = aligned_equilibrium(AdamW(lr=1e-3, weight_decay=0.1), 4.0, fan_in=512)
@@ -55,7 +55,7 @@ def aligned_equilibrium(
         )
     noise = rule.equilibrium(fan_in=fan_in, unit_grad_norm=unit_grad_norm)
     norm = None if noise.norm is None else noise.norm * alignment**power
-    # ‖ω‖² ∝ E‖u‖²·τ/a, and neither τ nor a changes: norm and update grow alike.
+    # ‖ω‖² ∝ E‖u‖²·τ/a, and neither τ nor a changes, so norm and update grow alike.
     update_rms = None if noise.update_rms is None else noise.update_rms * alignment**power
     return Equilibrium(noise.angular_update, norm, update_rms, timescale=None)
 

@@ -1,9 +1,9 @@
 """At the end of a cosine, norms under AdamW fall and gradients grow. Corrected decay keeps both, at no loss (ours).
 
-With λ·lr_t/lr_max in place of λ (AdamC, Defazio 2025), the norm of equilibrium does not depend on lr_t. Weights start
-at the norms of equilibrium. Norms and gradients are those of a CNN's convolutions, which BatchNorm makes
-scale-invariant. In a run of 400 steps on a part of CIFAR-10, both norms end 13 % above their forecast, and their ratio
-is as forecast.
+With λ·lr_t/lr_max instead of λ (AdamC, Defazio 2025), the equilibrium norm does not depend on lr_t. Weights start at
+their equilibrium norms. Norms and gradients are those of a CNN's convolutions, which are scale-invariant because of
+BatchNorm. In a run of 400 steps on a part of CIFAR-10, both norms end 13 % above their forecast, and their ratio is as
+forecast.
 """
 
 from dataclasses import dataclass
@@ -45,7 +45,7 @@ class Config:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Settings of training, but for the seed."""
+        """Settings of training, without the seed."""
         rule = {"optimizer": "adamw", "lr": self.lr, "weight_decay": self.weight_decay, "start": "equilibrium"}
         return {**self.base, **rule, "steps": self.steps, "schedule": "cosine"}
 
@@ -112,7 +112,7 @@ def plot(result: Result[Config]) -> Figure:
 
 
 def claims(result: Result[Config]) -> list[Claim]:
-    """Claim that norms end as predicted, that gradients grow with plain decay alone, and that the loss is no worse."""
+    """Claim that norms end as predicted, that gradients grow only with plain decay, and that the loss is no worse."""
     half = POINTS // 2
     plain, corrected = result["gradient"][:, 0], result["gradient"][:, 1]
     rise = [kind[:, -half // 5 :].mean(1) / kind[:, half - half // 5 : half].mean(1) for kind in (plain, corrected)]

@@ -25,9 +25,9 @@ def falls_out_before_end(schedule: Schedule, steps: Number, decay: Number, norm_
 
         linear: sqrt(2x²T/a0),   cosine: (16x²T²/(π²a0))^(1/3),   x = norm_power     (ours)
 
-    There the equilibrium norm ∝ lr^x falls as fast as the norm, whose square relaxes by a/x per step, can follow:
-    x = 1/2 for AdamW and Lion, 1/4 for SGDM with a0 = lr·λ/(1-α). Derived in docs/theory.md, "Settling and falling
-    out".
+    At that step the equilibrium norm ∝ lr^x begins to fall faster than the norm, whose square relaxes by a/x per step,
+    can follow. x is 1/2 for AdamW and Lion, and 1/4 for SGDM with a0 = lr·λ/(1-α). Derived in docs/theory.md, "Settling
+    and falling out".
 
     >>> f"{falls_out_before_end('cosine', 10_000, 1e-3):.0f}"
     '3435'
@@ -61,7 +61,7 @@ class Config:
 
     @property
     def rules(self) -> dict[str, UpdateRule]:
-        """AdamW with β2 = 0.99: a longer memory of gradients keeps norms up, which only the forecast includes."""
+        """AdamW with β2 = 0.99. A longer memory of gradients keeps norms up, which only the forecast includes."""
         a = self.decay
         return {
             "AdamW": AdamW(1e-2, 100 * a, (0.9, 0.99)),
@@ -123,7 +123,7 @@ def _crossing(ratio: Array, threshold: float) -> int:
 
 
 def plot(result: Result[Config]) -> Figure:
-    """Draw the norm over its equilibrium, measured and predicted, and when the closed form has it leave."""
+    """Draw the norm over its equilibrium, measured and predicted, and the step of the closed form."""
     config = result.config
     panels = Panels(*(f"{schedule} decay to zero" for schedule in SCHEDULES))
     t = np.linspace(config.every - 1, config.steps - 1, POINTS).astype(int)

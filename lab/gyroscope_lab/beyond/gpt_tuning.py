@@ -1,8 +1,8 @@
 """On a GPT at equal tuning, rotational AdamW and Hyperball end as low as AdamW, need less of it, and no warmup (ours).
 
-Every optimizer has the same four learning rates, each without warmup and with one of a tenth of the run. The weight
-decay is the same for all that have one. Rotational AdamW keeps the norms that it starts with: those of the network's
-initialisation, or those of AdamW's equilibrium.
+Every optimizer has the same four learning rates, each without warmup and with a warmup of a tenth of the run. All
+optimizers with weight decay have the same one. Rotational AdamW keeps its initial norms, which are those of the
+network's initialisation or of AdamW's equilibrium.
 """
 
 from dataclasses import dataclass

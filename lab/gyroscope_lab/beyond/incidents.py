@@ -1,13 +1,14 @@
 """Ten incidents are named with their step and cause from step 60 on, and trainings without any raise no alarm.
 
-Three networks train by a schedule of 1,500 steps, sampled at the first 20 steps and then every ten: digits with batch
-norm under AdamW, digits without norm under SGD with momentum, and a GPT on Python's standard library under AdamW.
-Before step 60, 300, 503 or 1,203: the learning rate × 10 for three steps, a batch of noise, shuffled targets for 50
-steps, a layer frozen, the weights of one × 2, weight decay × 100, other betas, one layer's gradient × 100 for five
-steps or for one, twenty steps skipped as by a GradScaler. Each training goes on for 130 steps, and is searched with
-the logged loss and without. All of a network and step branch off from one training: a test asserts that this gives the
-numbers of whole trainings. Twenty trainings without an incident count false alarms. The thresholds were chosen with
-seeds 10 to 12, and are judged here with seeds from 100 on.
+Three networks train with a schedule of 1,500 steps: digits with batch norm under AdamW, digits without norm under SGD
+with momentum, and a GPT on Python's standard library under AdamW. They are sampled at the first 20 steps and then every
+ten. One of ten incidents is planted before step 60, 300, 503 or 1,203: the learning rate × 10 for three steps, a batch
+of noise, shuffled targets for 50 steps, a frozen layer, the weights of a layer × 2, weight decay × 100, other betas,
+one layer's gradient × 100 for five steps or for one, or twenty steps skipped as by a GradScaler. Each training then
+goes on for 130 steps. The search for incidents runs with the logged loss and without it. All trainings of a network and
+step branch off from one training, and a test asserts that this gives the numbers of whole trainings. Twenty trainings
+without an incident count false alarms. The thresholds were chosen with seeds 10 to 12, and are judged here with seeds
+from 100 on.
 """
 
 import tempfile
@@ -100,7 +101,7 @@ SETTINGS = ("learning rate", "weight decay", "betas")
 
 @dataclass(frozen=True)
 class Config:
-    """Trainings of so many steps."""
+    """Trainings of `steps` steps."""
 
     steps: int = 1500
     seeds: int = 1
@@ -117,7 +118,7 @@ PAPER = Config(seeds=5)
 
 
 class WithoutLoss:
-    """A run of which nothing was logged."""
+    """A run without logged values."""
 
     scalars: tuple[str, ...] = ()
 
@@ -170,12 +171,12 @@ def judged(record: Any, what: str, at: int) -> Measurements:
 
 
 def is_named(incident: Incident, what: str, at: int) -> bool:
-    """Return whether this is what was planted at a step, with its cause and its step within one sample."""
+    """Return whether this is the planted incident: the same cause, and its step within one sample."""
     return incident.cause == CAUSES.get(what) and abs(incident.step - at) <= EVERY
 
 
 def false_alarms(result: Result[Config], view: int) -> float:
-    """Return the false alarms in 10,000 steps without an incident, over all seeds: single counts are too small."""
+    """Return the false alarms in 10,000 steps without an incident, over all seeds because each has few."""
     clean = [number for number, part in enumerate(result.config.parts) if part.startswith("clean/")]
     alarms = result["others"][:, clean, view]
     return float(1e4 * alarms.sum() / (alarms.size * result.config.steps))
@@ -200,7 +201,7 @@ def plot(result: Result[Config]) -> Figure:
 
 
 def claims(result: Result[Config]) -> list[Claim]:
-    """Claim nine in ten incidents, every setting with its exact step, and one false alarm in 30,000 steps at most."""
+    """Claim nine in ten incidents, every setting with its exact step, and at most one false alarm in 30,000 steps."""
     made = []
     for at in PLACES:
         visible = [what for what in PLANTED if at > PLACES[0] or what not in INVISIBLE]

@@ -73,8 +73,8 @@ def measure(trial: Trial[Config]) -> Measurements:
 def predicted(config: Config, batch: int) -> tuple[float, float]:
     """Return norm and angle by the law, with a correlation time for gradients of varying size.
 
-    Given the squared sizes s and s' of two gradients over their mean, Lion's interpolations k steps apart have the
-    correlation β2^(k-1)·(c0·β1(1-β2)·s + β1²β2·M)/sqrt((c0²s + β1²M)(c0²s' + β1²M)), c0 = 1-β1, M = (1-β2)/(1+β2),
+    Let s and s' be the squared sizes of two gradients over their mean. Lion's interpolations k steps apart then have
+    the correlation β2^(k-1)·(c0·β1(1-β2)·s + β1²β2·M)/sqrt((c0²s + β1²M)(c0²s' + β1²M)), c0 = 1-β1, M = (1-β2)/(1+β2),
     and the arcsine law holds for their signs. Its mean over s and s' is τ. Equal sizes give the usual τ.
     """
     s, other = (relative_sizes(batch, rng) for rng in np.random.default_rng(SEED).spawn(2))
@@ -84,7 +84,8 @@ def predicted(config: Config, batch: int) -> tuple[float, float]:
     rest = beta1**2 * (1 - beta2) / (1 + beta2)  # β1²·M
     first = (c0 * beta1 * (1 - beta2) * s + beta2 * rest) / np.sqrt((c0**2 * s + rest) * (c0**2 * other + rest))
     k = np.arange(1, round(12 / (1 - beta2)))[:, None]  # beyond twelve lifetimes nothing is left
-    # The sum over k is smooth in the first correlation: interpolated from a grid, not summed for each sample.
+    # The sum over k is smooth in the first correlation, so it is interpolated from a grid and not computed for each
+    # sample.
     grid = np.linspace(first.min(), first.max(), 200)
     signs = ((1 - decay) ** k * np.arcsin(grid * beta2 ** (k - 1))).sum(0)
     tau = 1 + 4 / pi * float(np.interp(first, grid, signs).mean())

@@ -75,7 +75,7 @@ def measure(trial: Trial[Config]) -> Measurements:
     rates = []
     for rule, y in zip(rules, cosine, strict=True):
         chosen = (lag * rate(config, rule) >= FIT[0]) & (lag * rate(config, rule) <= FIT[1])
-        # Weighted by the cosine: the logarithm of a small one is mostly noise.
+        # Weighted by the cosine, because the logarithm of a small cosine is mostly noise.
         rates.append(-np.polyfit(lag[chosen], np.log(y[chosen]), 1, w=y[chosen])[0])
     return {"cosine": cosine, "rate": rates}
 

@@ -1,12 +1,13 @@
 """In a GPT under Muon and AdamW, scale-invariant matrices turn within 10 % of prediction in small batches (ours).
 
-One run, one tracker: Muon steps the matrices of the blocks, AdamW the embedding and the head. Predictions are those of
-the update rules, from lr, weight decay and shapes alone. They assume gradients that are noise: in a larger batch the
-signal is a larger part, and the distance from the prediction is claimed to grow. The embedding and the head are not
-scale-invariant, and shown beside a forecast from their initial norms, for they are far from equilibrium.
+Each run has one tracker. Muon updates the matrices of the blocks, and AdamW the embedding and the head. Predictions
+follow from the update rules, with lr, weight decay and shapes alone. They assume that gradients are noise. In a larger
+batch the signal is a larger part, so the distance from the prediction is claimed to grow. The embedding and the head
+are not scale-invariant. They are compared with a forecast from their initial norms, because they are far from
+equilibrium.
 
-In the first setting AdamW forgot as fast as Muon, and one matrix was more than 10 % off. AdamW got its usual weight
-decay of 0.1 afterwards. The first setting is kept as the third.
+At first AdamW forgot as fast as Muon, and one matrix was more than 10 % off. After that, AdamW got its usual weight
+decay of 0.1. The original setting is kept as the third.
 """
 
 import tempfile
@@ -41,7 +42,7 @@ INITIAL_SIZES: dict[str, Callable[[int], float]] = {
 
 @dataclass(frozen=True)
 class BatchAndDecay:
-    """What differs from run to run: the batch, and the weight decay of AdamW."""
+    """The settings that differ between runs: the batch, and the weight decay of AdamW."""
 
     batch: int
     adamw_weight_decay: float = 0.1
@@ -72,7 +73,7 @@ class Config:
 
     @property
     def matrices(self) -> tuple[str, ...]:
-        """Names of the scale-invariant ones, which Muon steps."""
+        """Names of the scale-invariant matrices, which Muon updates."""
         return tuple(f"blocks.{block}.{name}.weight" for block in range(self.blocks) for name in MATRICES)
 
     @property
@@ -183,7 +184,7 @@ def plot(result: Result[Config]) -> Figure:
 
 
 def claims(result: Result[Config]) -> list[Claim]:
-    """Claim that each matrix is within 10 % in the small batch, and that together they are farther off in the large."""
+    """Claim that each matrix is within 10 % in the small batch, and that all are farther off in the large one."""
     config = result.config
     small, large, _ = config.parts
     judged = []

@@ -1,7 +1,7 @@
 """Rotation and norm of every tracked layer against the exact law, and against the law with what was measured.
 
-Networks that have settled (X of 3 and more, constant learning rate). Root mean squares over vectors and over the second
-half of the run. The law is corrected twice:
+The networks have settled (at least 3 memories, constant learning rate). Values are root mean squares over vectors and
+over the second half of the run. The law is corrected twice:
 
     rotation    by λ_e = λ + λ_u, the radial gradient (RE Appendix L)
     norm        by λ_e, and by the measured size of updates over that of white noise: signal, bursts of gradients and
@@ -100,7 +100,7 @@ def _ratios(run: Run, layer: str) -> Array:
     decay_error = mean("lambda_e") / mean("weight_decay")
     turned = rms("angular_update") / angle
     size = rms("norm") / norm
-    # Where the gradient pushes outwards faster than decay pulls in, there is no equilibrium to compare with.
+    # If the gradient pushes outwards faster than decay pulls in, there is no equilibrium to compare with.
     corrected_angle = np.sqrt(decay_error) if decay_error > 0 else np.nan
     # ‖ω‖² = E‖Δω‖²·τ/(2a), and in the law E‖Δω‖ is angle times norm.
     updates = rms("tangential_update") / (angle * norm)

@@ -15,7 +15,7 @@ from gyroscope_lab.simulate import random_walk
 
 COST = {"quick": "4 min", "paper": "15 min"}
 NAMES = ("SGDM", "Nesterov", "AdamW", "NAdam", "Lion", "torch.optim.Muon")
-# Their correlation times pass through a sign or an orthogonalisation, which theory follows less closely.
+# The correlation times of these rules involve a sign or an orthogonalisation, which theory describes less closely.
 NONLINEAR = NAMES[4:]
 # Length of a run, in lifetimes 1/decay.
 LIFETIMES = 8
@@ -23,7 +23,7 @@ LIFETIMES = 8
 
 @dataclass(frozen=True)
 class Config:
-    """Decays per step, and the sizes: rows of a matrix, and for Muon whole square matrices."""
+    """Decays per step, and the sizes of vectors: rows of a matrix, or for Muon whole square matrices."""
 
     decays: tuple[float, ...]
     vectors: int
@@ -74,7 +74,7 @@ def measure(trial: Trial[Config]) -> Measurements:
     def optimizer(params: Any) -> torch.optim.Optimizer:
         return torch.optim.Muon(params, muon.lr, weight_decay=decay / muon.lr)
 
-    # Muon orthogonalises a whole matrix: each matrix is one vector, and has an optimizer of its own.
+    # Muon orthogonalises a whole matrix, so each matrix is one vector and has its own optimizer.
     whole = random_walk(
         [optimizer] * config.matrices,
         norm=norms[-1],

@@ -1,11 +1,11 @@
 """Rotational AdamW keeps its angle with a shorter average of update lengths, and ends no higher (ours).
 
-β is the memory of the average of squared update lengths by which a step is divided. Adam's first updates are longer
-than later ones, and gradients shrink while a network learns. A long average remembers longer updates, so that vectors
-rotate by less than the angle of equilibrium. RE's β = 0.99 is compared with β = 0.9 and with `update_average="noise"`,
-which also divides by the length that noise would give. Three networks with gains are trained at three learning rates.
-All settings were fixed before the run, and seeds 200 to 202 are judged. Differences are of the loss on data held out,
-seed by seed. Rotation is that of the median layer over its target, in the middle third of a run.
+Each step is divided by an average of squared update lengths, and β sets the memory of that average. Adam's first
+updates are longer than later ones, and gradients shrink while a network learns. A long average remembers longer
+updates, so that vectors rotate by less than the angle of equilibrium. RE's β = 0.99 is compared with β = 0.9 and with
+`update_average="noise"`, which also divides by the length that noise would give. Three networks with gains are trained
+at three learning rates. All settings were fixed before the run, and seeds 200 to 202 are judged. Differences are of the
+loss on data held out, seed by seed. Rotation is that of the median layer over its target, in the middle third of a run.
 """
 
 from dataclasses import dataclass

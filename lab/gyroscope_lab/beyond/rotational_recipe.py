@@ -1,11 +1,11 @@
 """Rotational AdamW wants a learnable gain, and a start at equilibrium if the initial scale is small (ours).
 
-A rotational optimizer keeps the norms that it starts with. A gain per neuron lets the network choose its scale anyway.
-A transformer is trained from two initial scales of its matrices: 1/√fan_in, and 0.02 as GPT-2 and DeiT have it, which
-is a fifth to a seventh of that. It is trained with AdamW, with rotational AdamW and a gain, and with both a gain and a
-start at equilibrium, at three learning rates. The weight decay is AdamW's better one of 0.1 and 1 on seed 1000. Seeds
-100 to 102 are judged. Differences are of the loss on data held out, in nats, seed by seed. The best learning rate of a
-seed is the one that is best on the other seeds.
+A rotational optimizer keeps the initial norms. A gain per neuron lets the network choose its scale anyway. A
+transformer is trained from two initial scales of its matrices: 1/√fan_in, and 0.02 as in GPT-2 and DeiT, which is a
+fifth to a seventh of that. It is trained with AdamW, with rotational AdamW and a gain, and with both a gain and a start
+at equilibrium, at three learning rates. The weight decay is 0.1 or 1, whichever was better for AdamW on seed 1000.
+Seeds 100 to 102 are judged. Differences are of the loss on data held out, in nats, seed by seed. The best learning rate
+of a seed is the one that is best on the other seeds.
 """
 
 from dataclasses import dataclass
@@ -122,7 +122,7 @@ def plot(result: Result[Config]) -> Figure:
 
 
 def claims(result: Result[Config]) -> list[Claim]:
-    """Judge each recipe against AdamW, and the start against none: where it is recommended, and where it is not."""
+    """Judge each recipe against AdamW, and the start at equilibrium where it is recommended and where it is not."""
     judged = []
     for scale in INITIAL_SCALES:
         adamw, gain, start = (losses(result, scale, optimizer) for optimizer in OPTIMIZERS)

@@ -1,7 +1,7 @@
 """Without warmup, at large learning rates, RotationalSGD learns more within an epoch than SGDM (ours).
 
-A large first step of SGDM makes the norms of normalised weights grow, and they turn slowly until weight decay has
-brought the norms down again. RotationalSGD turns by the angle of equilibrium from the first step.
+A large first step of SGDM makes the norms of normalised weights grow. The weights then rotate slowly until weight decay
+has brought the norms down again. RotationalSGD rotates by the equilibrium angle from the first step.
 """
 
 from dataclasses import dataclass

@@ -6,9 +6,9 @@ and MuonH are AdamW's, converted by the law of Hyperball to the same memory at t
 best setting and "converted" is the setting at which AdamW is best, both chosen by seeds that are not judged. The
 schedule has the same shape for all. torch's Muon takes no convolutions, so the CNN has neither Muon nor MuonH.
 
-In the quick size all best learning rates are inside the grid, except for AdamW's on the wide GPT, at its lower end. In
-four of the other fifteen cases the interval does not decide that the ends are worse. `sphere_family_adamw` has one
-lower learning rate for AdamW, which is worse.
+In the quick size all best learning rates are inside the grid, except for AdamW's on the wide GPT, which is at the lower
+end. In four of the other fifteen cases the interval does not decide whether the ends are worse. `sphere_family_adamw`
+has one lower learning rate for AdamW, which is worse.
 """
 
 from collections.abc import Iterable
@@ -81,7 +81,7 @@ def _name(optimizer: str, lr: float, warmup: float) -> str:
 
 
 def converted(optimizer: str, lr: float, weight_decay: float) -> dict[str, Any]:
-    """Return the settings at which hidden weights have the memory that they have under AdamW at this lr."""
+    """Return the settings that give hidden weights the same memory as AdamW at this lr."""
     settings = dict(OPTIMIZERS[optimizer])
     if not optimizer.endswith("H"):
         # Muon's lr is adjusted to AdamW's updates, and RotationalAdamW has AdamW's angle.
@@ -166,7 +166,7 @@ def plot(result: Result[Config]) -> Figure:
 
 
 def claims(result: Result[Config]) -> list[Claim]:
-    """Judge the grid of learning rates and the need for warmup of each optimizer, and its losses beside AdamW's."""
+    """Judge each optimizer: its grid of learning rates, its need for warmup, and its losses compared with AdamW's."""
     own = [claim for optimizer in result.config.optimizers for claim in _claims_of_grid(result, optimizer)]
     return own + [claim for optimizer in result.config.optimizers[1:] for claim in _claims_of_loss(result, optimizer)]
 
@@ -187,7 +187,7 @@ def _claims_of_grid(result: Result[Config], optimizer: str) -> list[Claim]:
 
 
 def _claims_of_loss(result: Result[Config], optimizer: str) -> list[Claim]:
-    """Judge the tuned loss, the converted loss and the mean over the learning rates beside AdamW's."""
+    """Judge the tuned loss, the converted loss and the mean over the learning rates against AdamW's."""
     config = result.config
     own = config.settings(optimizer)
     adamws = config.settings("AdamW")

@@ -12,12 +12,12 @@ from gyroscope.tools import Integers, Values, step_array
 
 
 def annealed_lr(n: int | Integers, lr: float, beta1: Values, beta2: Values, exact: bool = False) -> Values:
-    """Return the learning rate at step n that undoes the growth of the bound (5).
+    """Return the learning rate at step n that cancels the growth of the bound (5).
 
         lr·exp(-n|C|/2) if C < 0, else lr     (CT 19)
 
-    This is stronger than needed, as the paper saw: a discrete step grows by the smaller `growth_rate(…, exact=True)`,
-    which `exact` puts in the place of |C|/2 (ours).
+    This is stronger than needed, as the paper notes. A discrete step grows by the smaller `growth_rate(…, exact=True)`.
+    `exact` uses that instead of |C|/2 (ours).
 
     >>> f"{annealed_lr(100, lr=0.1, beta1=0.99, beta2=0.9):.5f}"
     '0.00106'
@@ -26,7 +26,7 @@ def annealed_lr(n: int | Integers, lr: float, beta1: Values, beta2: Values, exac
 
 
 def annealing(optimizer: Optimizer, exact: bool = False) -> LambdaLR:
-    """Return the scheduler of CT's Appendix N: each parameter group has `annealed_lr` of its own betas.
+    """Return the scheduler of CT's Appendix N. Each parameter group has the `annealed_lr` of its betas.
 
     >>> import torch
     >>> optimizer = torch.optim.Adam([torch.zeros(1, requires_grad=True)], lr=0.1, betas=(0.99, 0.9))

@@ -1,7 +1,7 @@
 """Adam and AdamW as a differential equation (CT §2.2, Appendix I), for any loss that torch.func can differentiate.
 
-Time is t = n·η^p after n discrete steps, so that one step takes η^p. Written in s = t/η^p the exponent p is gone: with
-φ = dθ/ds, the displacement per step,
+Time is t = n·η^p after n discrete steps, so that one step takes η^p. In units of steps, s = t/η^p, the exponent p
+disappears. With the displacement per step φ = dθ/ds,
 
     dφ/ds = -2·(λη·θ + φ + η·u)     (CT 4, I)
 
@@ -30,7 +30,7 @@ EPS = 1e-30
 @final
 @dataclass(frozen=True)
 class FlowState:
-    """The state of the flow after `step` units of time, in pytrees of the form of the parameters."""
+    """The state of the flow after `step` units of time, in pytrees of the same form as the parameters."""
 
     step: int
     parameters: Parameters
@@ -53,23 +53,23 @@ def flow(
     timescale: float = 1.0,
     batches: Callable[[int], tuple[Any, ...]] | None = None,
 ) -> Iterator[FlowState]:
-    """Follow the continuous-time model of AdamW, and yield its state after each step's worth of time.
+    """Integrate the continuous-time model of AdamW, and yield its state after the time of each step.
 
     Euler's method has `substeps` (the paper's K) per step. The moments are updated exponentially between them:
 
         m ← e^(-κ/K)·(m + κ/K·g),  κ = (1-β1)/β1,   v likewise with g² and β2
         u = sqrt(1-β2^(1+s))/(1-β1^(1+s)) · m/√v
 
-    Starts at rest, with empty moments.
+    The flow starts at rest, with empty moments.
 
     - `loss`: `loss(parameters, *batches(n))` is a scalar.
     - `parameters`: a tensor, or lists, tuples and dicts of tensors.
     - `lr`, `weight_decay`, `betas`: AdamW's.
-    - `steps`: discrete steps' worth of time to follow.
+    - `steps`: length in discrete steps.
     - `coupled`: puts the decay into the gradient (Adam with L2).
     - `substeps`: the paper's K.
     - `timescale`: the paper's p. Only the unit of the velocity depends on it.
-    - `batches`: the batch of step n, which stays for all its sub-steps.
+    - `batches`: the batch of step n, used for all its sub-steps.
 
     >>> start = {"w": torch.tensor([3.0, 4.0])}
     >>> *_, end = flow(lambda p: p["w"].square().sum(), start, lr=1e-2, steps=20, substeps=5)
@@ -79,9 +79,9 @@ def flow(
     check_decay(lr, weight_decay)
     check_betas(betas)
     if min(betas) == 0:
-        raise ValueError(f"betas={betas!r}: continuous averages have no β = 0. Use a small one, for example 0.01")
+        raise ValueError(f"betas={betas!r}: continuous averages need β above 0. Use a small one, for example 0.01")
     check_count("steps", steps, at_least=1)
-    check_count("substeps", substeps, at_least=2)  # Euler's method is stable from 2/K ≤ 1 on
+    check_count("substeps", substeps, at_least=2)  # Euler's method is stable if 2/K ≤ 1
     leaves, form = pytree.tree_flatten(parameters)
     shapes = [leaf.shape for leaf in leaves]
 
@@ -90,7 +90,7 @@ def flow(
         return pytree.tree_unflatten([p.view(shape) for p, shape in zip(parts, shapes, strict=True)], form)
 
     gradient = grad(lambda flat, *batch: loss(tree(flat), *batch))
-    # All parameters in one vector: a sub-step is then a dozen operations, whatever the tree.
+    # All parameters are in one vector, so that a sub-step is a dozen operations for any tree.
     theta = torch.cat([leaf.detach().flatten() for leaf in leaves])
     motion = _Motion(theta, lr, 0.0 if coupled else weight_decay, betas, substeps)
     for n in range(steps):
@@ -118,7 +118,7 @@ class _Motion:
         self.K = substeps
 
     def update(self, s: float) -> Tensor:
-        """Return u after s steps' worth of time, which is 0 before any gradient."""
+        """Return u after the time of s steps. It is 0 before the first gradient."""
         beta1, beta2 = self.betas
         bias: float = (1 - beta2 ** (1 + s)) ** 0.5 / (1 - beta1 ** (1 + s))
         return bias * self.m / (self.v.sqrt() + EPS)

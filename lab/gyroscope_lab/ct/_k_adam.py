@@ -1,4 +1,4 @@
-"""k-Adam for each k and strategy, at the best of the same learning rates: what Figures 6, 15 and 16 compare."""
+"""k-Adam for each k and strategy at the best of the same learning rates, as compared in Figures 6, 15 and 16."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,12 +14,12 @@ from gyroscope_lab.framework.figures import COLOURS, HEIGHT, Figure, Panels
 STRATEGIES = ("inverse_exp", "exp", "scaled", "naive")
 # A gain below which a strategy fails: accuracy, or loss in nats.
 FAILS = -0.05
-# What panels show of scores near AdamW's: accuracy, or loss in nats, less AdamW's.
+# The range of panels that show scores near AdamW's: accuracy, or loss in nats, minus AdamW's.
 NEAR = {"accuracy": (-0.1, 0.035), "loss": (-0.25, 0.4)}
 
 
 class Variant(NamedTuple):
-    """A k-Adam, but for its learning rate. With k = 1, which is Adam or AdamW, all strategies are the same."""
+    """A k-Adam without its learning rate. With k = 1 (Adam or AdamW) all strategies are the same."""
 
     decay: str
     strategy: str
@@ -32,7 +32,7 @@ TWO_ADAM = Variant("decoupled", "inverse_exp", 2)
 
 @dataclass(frozen=True)
 class KAdamConfig:
-    """Settings of training that all runs share, and those that vary. `decays` is weight decay by its kind."""
+    """Training settings that all runs share, and those that vary. `decays` has the weight decay of each kind."""
 
     base: dict[str, Any]
     lrs: tuple[float, ...]
@@ -90,7 +90,7 @@ def score(result: Result[KAdamConfig], *variants: Variant) -> Array:
 
 
 def plot(result: Result[KAdamConfig]) -> Figure:
-    """Draw the best score over k of each strategy, with the seeds as dots: those near AdamW's, and all."""
+    """Draw the best score of each strategy over k, with seeds as dots, in a range near AdamW's and in full."""
     config = result.config
     sign = -1.0 if config.quantity == "loss" else 1.0
     titles = [f"{decay} weight decay{what}" for what in (", near AdamW", "") for decay in config.decays]

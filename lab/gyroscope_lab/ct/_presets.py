@@ -1,4 +1,4 @@
-"""The paper's own training settings (Continuous-Time Adam, Appendix H), in the words of `TrainConfig`.
+"""The paper's own training settings (Continuous-Time Adam, Appendix H), as settings of `TrainConfig`.
 
 The paper's GPT learns tokens of C4. Here it learns characters of the standard library, or of `--task text:<file>`. The
 paper draws its CNN (Figure 10) and does not describe it. The one here has six convolutions of 128 channels.

@@ -1,10 +1,10 @@
-"""Betas of k-Adam that the paper tried and found bad (CT Appendix O)."""
+"""Betas of k-Adam that performed poorly in the paper (CT Appendix O)."""
 
 from gyroscope.tools import check_betas, check_count
 
 
 def root_betas(k: int, betas: tuple[float, float] = (0.9, 0.999)) -> list[tuple[float, float]]:
-    """Return betas for k stages of k-Adam, all with the k-th roots of a pair of Adam's.
+    """Return betas for k stages of k-Adam: each stage has the k-th roots of Adam's pair.
 
         β_i = β̃^(1/k),   γ_i = γ̃^(1/k)     (CT Appendix O)
 

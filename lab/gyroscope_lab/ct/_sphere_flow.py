@@ -1,4 +1,4 @@
-"""Norm and direction of a scale-invariant weight in continuous time (CT §4.2), and what is exact beside it.
+"""Norm and direction of a scale-invariant weight in continuous time (CT §4.2), and the exact formulas for comparison.
 
 A step is W ← (1 - lr·λ)·W - lr·u. Norms need ‖u‖² (and, to be exact, ⟨W,u⟩) at every step, measured from a run.
 """
@@ -14,12 +14,12 @@ from gyroscope.tools import Array, check_count
 
 
 def norm_equation(update2: ArrayLike, *, lr: ArrayLike, weight_decay: float, norm2: ArrayLike) -> Array:
-    """Return ‖W‖² after each step by CT's equation, from ‖u‖² at each step, which stays for the step. Time is first.
+    """Return ‖W‖² after each step by CT's equation. ‖u‖² is constant during a step. Time is the first axis.
 
         ‖W(t)‖² = ‖W(0)‖²·e^(-2λt) + η∫e^(-2λ(t-s))‖u(s)‖²ds,  t = η·n     (CT 8)
 
-    It drops ⟨W,u⟩. Under gradient noise momentum points back inwards, and the equation ends low: at β1 = 0.9 down to
-    a nineteenth of the true square (`norm_identity` keeps the term). docs/theory.md, "Errata of the papers".
+    It drops ⟨W,u⟩. Under gradient noise momentum points inwards, and the result is too low, at β1 = 0.9 down to a
+    nineteenth of the true square (`norm_identity` keeps the term). docs/theory.md, "Errata of the papers".
 
     >>> norm_equation(np.ones(3), lr=0.1, weight_decay=0.0, norm2=1.0).round(2).tolist()
     [1.01, 1.02, 1.03]
@@ -34,7 +34,7 @@ def norm_equation(update2: ArrayLike, *, lr: ArrayLike, weight_decay: float, nor
 def norm_identity(
     update2: ArrayLike, overlap: ArrayLike, *, lr: ArrayLike, weight_decay: float, norm2: ArrayLike
 ) -> Array:
-    """Return ‖W‖² after each step, exactly, from ‖u‖² and the `overlap` ⟨W,u⟩ at each step. Time is first.
+    """Return the exact ‖W‖² after each step, from ‖u‖² and the `overlap` ⟨W,u⟩ at each step. Time is the first axis.
 
         ‖W'‖² = (1-a)²‖W‖² - 2(1-a)·lr·⟨W,u⟩ + lr²‖u‖²,  a = lr·λ
 
@@ -55,12 +55,12 @@ def direction_flow(
     substeps: int = 100,
     as_printed: bool = False,
 ) -> Iterator[Tensor]:
-    """Yield Ŵ = W/‖W‖ after each step from rest, from u and ‖W‖ at each step, which stay for the step.
+    """Yield Ŵ = W/‖W‖ after each step from rest. u and ‖W‖ are constant during a step.
 
         ½η·Ŵ̈ + Ŵ̇ + Λ·Ŵ = -(u - ⟨u,Ŵ⟩Ŵ)/‖W‖,   Λ = ½η‖Ŵ̇‖²     (CT 16 and 17)
 
     Euler's method in units of a step: with φ = dŴ/ds, dφ/ds = -2φ - ‖φ‖²Ŵ - 2η·u⊥/‖W‖. `as_printed` is CT (9), which
-    leaves out ⟨u,Ŵ⟩ and has a further factor ‖W‖ in Λ that does not follow from (16) and (17).
+    leaves out ⟨u,Ŵ⟩ and has another factor ‖W‖ in Λ that does not follow from (16) and (17).
 
     >>> up, push = torch.tensor([0.0, 1.0]), torch.tensor([-1.0, 0.0])
     >>> [round(x.norm().item(), 3) for x in direction_flow(up, [push] * 3, [1.0] * 3, lr=0.01)]
@@ -74,7 +74,7 @@ def direction_flow(
         for _ in range(substeps):
             pull = norm * phi.square().sum() if as_printed else phi.square().sum() - (push * unit).sum()
             force = -2 * phi - pull * unit - push
-            unit = unit + phi / substeps  # with φ of before its own step, as Euler's method has it
+            unit = unit + phi / substeps  # with φ before its own step, as in Euler's method
             phi = phi + force / substeps
         yield unit
 

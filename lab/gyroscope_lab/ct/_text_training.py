@@ -1,4 +1,4 @@
-"""A GPT on characters of text, as in most of CT's figures: settings, model, one step of training, sixteen panels."""
+"""A GPT on characters, as in most of CT's figures: settings, model, one step of training, sixteen panels."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ PANELS = 16
 
 @dataclass(frozen=True, kw_only=True)
 class TextTraining:
-    """A small GPT and its batches. Figures add what they vary."""
+    """A small GPT and its batches. Figures add the settings that they vary."""
 
     layers: int = 2
     heads: int = 4
@@ -48,7 +48,7 @@ class TextTraining:
             return GPT(shape)
 
     def random_batch(self, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """Return characters, and the character that follows each."""
+        """Return characters, and the next character of each."""
         return standard_library().batch(self.batch, self.context, generator)
 
 
@@ -63,7 +63,7 @@ def train_step(model: GPT, batch: tuple[Tensor, Tensor], *optimizers: Optimizer)
 
 
 def qkv_layers(model: GPT) -> Iterator[nn.Linear]:
-    """Yield the layer of each block whose weight has its queries, keys and values, one below the other."""
+    """Yield the layer of each block whose weight contains queries, keys and values, one below the other."""
     for block in model.blocks:
         assert isinstance(block, TransformerBlock)
         yield block.attention.qkv

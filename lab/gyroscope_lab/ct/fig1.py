@@ -32,13 +32,13 @@ class Config(TextTraining):
     betas: tuple[float, float] = (0.9, 0.999)
 
 
-# One layer, K = 20. Five seeds, because with three an interval straddles the tolerance (so in Figures 5, 8 and 9).
+# One layer, K = 20. Five seeds, because with three an interval straddles the tolerance (also in Figures 5, 8 and 9).
 QUICK = Config(seeds=5)
 PAPER = Config(**PAPER_MODEL, substeps=100)
 
 
 def measure(trial: Trial[Config]) -> Measurements:
-    """Train, and let the flow run over the same batches: sixteen weights of both, and the distance of all weights."""
+    """Train, and run the flow over the same batches. Return sixteen weights of both, and the distance of all."""
     config = trial.config
     generator = trial.generator()
     model = config.model(trial.seed)
@@ -90,7 +90,7 @@ def plot(result: Result[Config]) -> Figure:
 
 
 def claims(result: Result[Config]) -> list[Claim]:
-    """Judge how much of the way of the weights the equation explains."""
+    """Judge how much of the weights' motion the equation explains."""
     picked = 1 - ((result["flow"] - result["discrete"]) ** 2).sum((1, 2)) / (result["discrete"] ** 2).sum((1, 2))
     everything = 1 - result["distance2"].sum(1) / result["moved2"].sum(1)
     last = 1 - result["distance2"][:, -1] / result["moved2"][:, -1]

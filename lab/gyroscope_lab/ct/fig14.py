@@ -1,8 +1,8 @@
 """Where C < 0, annealing lr by exp(-n|C|/2) bounds the updates and does not repair training (CT Figure 14).
 
-The rate of (19) undoes the growth of the bound (5), which only weights with vanishing gradients have. All others soon
-stand still. They do so too with the exact exponent ½ln(β1²/β2), which is smaller, in the place of |C|/2 (ours).
-Changed against the paper: a GPT of one layer and width 32 on characters of the standard library, and no warmup.
+The rate of (19) cancels the growth of the bound (5), but only weights with vanishing gradients grow like that. All
+others soon stop moving. The same happens with the exact exponent ½ln(β1²/β2), which is smaller than |C|/2 (ours).
+Differences from the paper: a GPT of one layer and width 32 on characters of the standard library, and no warmup.
 """
 
 from dataclasses import dataclass
@@ -32,7 +32,7 @@ EXACT = "annealed by the exact exponent"
 
 @dataclass(frozen=True, kw_only=True)
 class Config(TextTraining):
-    """Adam at (0.9, 0.999), and at betas with C < 0 on the normal curve through it, with three courses of lr."""
+    """Adam at (0.9, 0.999), and at betas with C < 0 on the normal curve through it, with three schedules of lr."""
 
     steps: int
     beta2: tuple[float, ...]
@@ -45,11 +45,11 @@ class Config(TextTraining):
 
     @property
     def parts(self) -> list[tuple[str, tuple[float, float]]]:
-        """A course of lr and betas. The last pair is stable, and nothing of it has to be repaired."""
+        """A schedule of lr and a pair of betas. The last pair is stable and needs no annealing."""
         return [(rate, betas) for rate in (CONSTANT, ANNEALED, EXACT) for betas in self.betas] + [(CONSTANT, STABLE)]
 
     def places(self, rate: str) -> list[int]:
-        """Return the places of the parts with a course of lr and C < 0."""
+        """Return the positions of the parts with a schedule of lr and C < 0."""
         return [i for i, (name, betas) in enumerate(self.parts) if name == rate and betas != STABLE]
 
     def rates(self, rate: str, betas: tuple[float, float]) -> Array:

@@ -1,8 +1,8 @@
 """2-Adam beats AdamW on text too (CT Figure 16).
 
-Changed against the paper: a GPT of one layer and width 32 on characters of the standard library instead of 30 million
-parameters on C4, 200 steps instead of 20,000, and one weight decay. All variants have the same learning rates to choose
-from. The paper's run from 1e-5 to 1e-3.
+Differences from the paper: a GPT of one layer and width 32 on characters of the standard library replaces one of 30
+million parameters on C4. There are 200 steps instead of 20,000, and one weight decay. All variants choose from the same
+learning rates. The paper's learning rates are 1e-5 to 1e-3.
 """
 
 from gyroscope_lab.ct._k_adam import KAdamConfig as Config

@@ -1,7 +1,7 @@
 """Level curves of C, and the curves normal to them: Adam's updates are bounded where C > 0 (CT Figure 2).
 
-Measured is the growth of torch's Adam under the gradients that are worst for it, g_i ∝ (β1/β2)^(n-i). It stops being
-bounded not at C = 0 but at β1² = β2, a little further out: C > 0 suffices, and is not needed.
+The experiment measures how fast updates of torch's Adam grow under its worst gradients, g_i ∝ (β1/β2)^(n-i). They
+become unbounded not at C = 0 but at β1² = β2, a little further out. So C > 0 is sufficient, but not necessary.
 """
 
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ GROWS = 1e-3
 
 @dataclass(frozen=True)
 class Config:
-    """A grid of betas, and two lengths between which the growth is taken. Nothing here is random."""
+    """A grid of betas, and two run lengths between which growth is measured. Nothing here is random."""
 
     points: int = 15
     lowest: float = 0.5
@@ -69,7 +69,7 @@ def last_update(beta1: Array, beta2: float, n: int) -> Array:
 
 
 def plot(result: Result[Config]) -> Figure:
-    """Draw measured growth as colour, level curves of C in grey, normal curves dashed, both boundaries in ink."""
+    """Draw measured growth as colour, level curves of C in grey, normal curves dashed, and both boundaries in black."""
     config = result.config
     grid = config.grid
     panels = Panels()

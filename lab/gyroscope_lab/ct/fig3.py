@@ -1,7 +1,7 @@
 """Adam's largest update stays under its bound, and where C < 0 grows with the exponent |C|/2 (CT Figures 3 and 11).
 
-The entries that grow belong to rare characters: their gradients vanish, m falls as β1^n and √v as β2^(n/2). Their
-quotient grows by ½ln(β1²/β2), the exact exponent, once the bias correction 1/(1-β1^n) has come to rest.
+The entries that grow belong to rare characters. Their gradients vanish, m falls as β1^n and √v as β2^(n/2). The
+quotient grows with the exact exponent ½ln(β1²/β2) once the bias correction 1/(1-β1^n) is constant.
 """
 
 from dataclasses import dataclass
@@ -116,7 +116,7 @@ def measure(trial: Trial[BetasConfig]) -> Measurements:
 def slope(largest: Array) -> float:
     """Return d ln u/dn: the median slope of the second half, each slope over ten steps as in the paper.
 
-    The median, for the largest entry falls back whenever its gradient returns, and then grows anew.
+    The median is used because the largest entry falls whenever its gradient returns, and then grows again.
     """
     log = np.log(largest[len(largest) // 2 - WINDOW :])
     return float(np.median((log[2 * WINDOW :] - log[: -2 * WINDOW]) / (2 * WINDOW)))

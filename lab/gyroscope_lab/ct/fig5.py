@@ -1,8 +1,8 @@
 """‖W‖² of query and key matrices under qk-norm is the moving average of ‖u‖² that CT (8) says (CT Figure 5).
 
-(8) drops ⟨W,u⟩. Beside it stand the exact identity, which keeps it, and the recursion of `forecast`, which knows only
-hyper-parameters and takes the gradients for noise. With β1 = 0.9 successive updates point the same way, W holds those
-of the past, and nearly all growth of ‖W‖² comes through ⟨W,u⟩: (8) sees next to none of it.
+(8) drops ⟨W,u⟩. It is compared with the exact identity, which keeps the term, and with the recursion of `forecast`,
+which uses only hyper-parameters and assumes that gradients are noise. With β1 = 0.9 successive updates point the same
+way, and W contains those of the past. Nearly all growth of ‖W‖² then comes from ⟨W,u⟩, and (8) misses it.
 """
 
 from dataclasses import dataclass
@@ -54,7 +54,7 @@ def measure(trial: Trial[Config]) -> Measurements:
 
 
 def _train(trial: Trial[Config], name: str) -> Measurements:
-    """Return ‖W‖² after each step, and its ‖u‖² and ⟨W,u⟩, for every matrix, with u = ((1-a)W - W')/lr."""
+    """Return ‖W‖², ‖u‖² and ⟨W,u⟩ after each step for every matrix, with u = ((1-a)W - W')/lr."""
     config = trial.config
     lr, decay, count = config.settings(name)
     generator = trial.generator()

@@ -1,10 +1,10 @@
 """2-Adam beats AdamW on images, and the naive strategy of k-Adam fails for large k (CT Figures 6 and 15).
 
-Changed against the paper: scikit-learn's digits instead of CIFAR-10, a CNN of four convolutions of 16 channels, 100
+Differences from the paper: scikit-learn's digits instead of CIFAR-10, a CNN of four convolutions of 16 channels, 100
 steps of 64 images instead of 100 epochs, k = 1 to 5 instead of 1 to 10, and one weight decay of each kind. All variants
-have the same learning rates to choose from. The paper's run from 6e-5 to 3e-3, for a hundred times as many steps. The
-medium size has 300 steps on CIFAR-10 of 8 × 8 pixels, k = 1, 2 and 5, one kind of weight decay, and one learning rate
-that seeds which are not judged chose.
+choose from the same learning rates. The paper's learning rates are 6e-5 to 3e-3, for a hundred times as many steps. The
+medium size has 300 steps on CIFAR-10 of 8 × 8 pixels, k = 1, 2 and 5, one kind of weight decay, and one learning rate,
+chosen by seeds that are not judged.
 """
 
 from dataclasses import replace

@@ -1,8 +1,8 @@
 """On the boundary C = 0 Adam's largest update stays bounded, although its bound grows as sqrt(n) (CT Figure 7).
 
-The paper suspects rounding. The discrete step has another reason: on C = 0 it is still stable, for β1² < β2 there, and
-the exact bound is a constant. (5) itself is exceeded at n = 1, where its sqrt(n) would have to be sqrt(n+1). In float32
-v of a vanished gradient underflows at β2 = 0.5, and the update passes any bound: hence float64.
+The paper suspects rounding. The reason is the discrete step. On C = 0 it is still stable, because β1² < β2 there, and
+the exact bound is a constant. (5) itself is exceeded at n = 1, because it has sqrt(n) instead of sqrt(n+1). In float32,
+v of a vanished gradient underflows at β2 = 0.5 and the update exceeds any bound, so the experiment uses float64.
 """
 
 from dataclasses import dataclass
@@ -56,7 +56,7 @@ def plot(result: Result[Config]) -> Figure:
 
 
 def powers(result: Result[Config]) -> list[float]:
-    """Return for each seed the largest p of all points in ‖u_n‖_∞ ∝ n^p, fitted over the second half of the run."""
+    """Return the largest p over all points in ‖u_n‖_∞ ∝ n^p for each seed, fitted over the second half of the run."""
     n = result.config.shown
     late = n >= result.config.steps // 2
     logs = np.log(result["update"][:, :, late])

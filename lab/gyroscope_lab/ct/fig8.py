@@ -1,7 +1,7 @@
 """Under qk-norm query and key matrices stay orthogonal to their gradients, past ones nearly so (CT Figure 8).
 
-At the step itself they are orthogonal, exactly. Earlier gradients are not: at a distance of a few steps, their products
-with the weights are as large as without qk-norm.
+At the same step they are exactly orthogonal. Earlier gradients are not. A few steps apart, their products with the
+weights are as large as without qk-norm.
 """
 
 from dataclasses import dataclass
@@ -38,7 +38,7 @@ PAPER = Config(**PAPER_MODEL, steps=1000)
 
 
 def measure(trial: Trial[Config]) -> Measurements:
-    """Measure |⟨W(t_N), g(t_n)⟩|, and as a cosine, of the last weights with every earlier gradient, per matrix."""
+    """Measure |⟨W(t_N), g(t_n)⟩| and the cosine of the last weights with every earlier gradient, for each matrix."""
     config = trial.config
     generator = trial.generator()
     model = config.model(trial.seed, qk_norm=trial.part)

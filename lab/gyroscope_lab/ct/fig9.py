@@ -1,8 +1,8 @@
 """One second moment for a whole query or key matrix trains it as one for each entry does (CT Figure 9).
 
-Changed against the paper: two layers of its width and heads in place of six, batches of 8 contexts of 16 characters,
-and 300 steps. The two ways part at the first step, where Adam moves every entry by lr and the coarse-grained rule each
-in proportion to its gradient.
+Differences from the paper: two layers of its width and heads instead of six, batches of 8 contexts of 16 characters,
+and 300 steps. The two trainings differ from the first step, in which Adam moves every entry by lr and the
+coarse-grained rule moves each in proportion to its gradient.
 """
 
 from dataclasses import dataclass
@@ -35,7 +35,7 @@ POINTS = 80
 
 @dataclass(frozen=True, kw_only=True)
 class Config(TextTraining):
-    """A GPT with qk-norm under Adam, with v of query and key matrices as it is or averaged over a head's."""
+    """A GPT with qk-norm under Adam. v of query and key matrices is the usual one, or averaged over a head's matrix."""
 
     steps: int = 300
     lr: float = 1e-3
@@ -46,7 +46,7 @@ PAPER = Config(**PAPER_MODEL, steps=1000)
 
 
 def measure(trial: Trial[Config]) -> Measurements:
-    """Train twice from the same start on the same batches: sixteen entries of both, and how alike all entries are."""
+    """Train twice from the same start on the same batches. Return sixteen entries and how alike all are."""
     config = trial.config
     generator = trial.generator()
     models = [config.model(trial.seed) for _ in range(2)]
@@ -72,7 +72,7 @@ def measure(trial: Trial[Config]) -> Measurements:
 
 
 class ValuesApart(nn.Module):
-    """A layer's queries and keys in one parameter, its values in another: each can have an optimizer of its own."""
+    """A layer's queries and keys in one parameter and its values in another, so that each has its own optimizer."""
 
     def forward(self, queries_and_keys: Tensor, values: Tensor) -> Tensor:
         """Return the weight of the layer."""
@@ -111,7 +111,7 @@ def plot(result: Result[Config]) -> Figure:
 
 
 def claims(result: Result[Config]) -> list[Claim]:
-    """Judge whether the ways agree, and the loss."""
+    """Judge whether both trainings agree in their weights and in the loss."""
     plain = result["plain"]
     picked = 1 - ((plain - result["coarse"]) ** 2).sum((1, 2)) / (plain**2).sum((1, 2))
     loss = result["loss"][:, 0] / result["loss"][:, 1]

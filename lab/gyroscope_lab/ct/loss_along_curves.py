@@ -1,8 +1,9 @@
 """The loss on data held out along curves of (beta2, beta1): it falls faster where C is larger, and is lost where C < 0.
 
-Changed against the paper: a GPT of one layer and width 32 on characters of the standard library instead of 30 million
-parameters on C4, 1200 steps instead of 3000, 7 pairs of betas instead of 128, close together where C < 0. Its output
-layer is not tied to its embedding, so that characters that do not occur have no gradient, as rare tokens have none.
+Differences from the paper: a GPT of one layer and width 32 on characters of the standard library replaces one of 30
+million parameters on C4. There are 1200 steps instead of 3000, and 7 pairs of betas instead of 128, close together
+where C < 0. Its output layer is not tied to its embedding, so that characters that do not occur have no gradient, as
+rare tokens have none.
 """
 
 from collections.abc import Callable, Sequence
@@ -86,13 +87,13 @@ PAPER = {
 
 
 def best_losses(result: Result[Config]) -> tuple[Array, Array]:
-    """Return the best loss over a third of the run and over all of it, (seeds, points)."""
+    """Return the best loss in the first third of the run and in all of it, (seeds, points)."""
     losses = result["losses"]
     return losses[:, :, :THIRD].min(2), losses.min(2)
 
 
 def rank_correlation(x: Array, y: Array) -> float:
-    """Return Spearman's correlation, for values of which no two are equal."""
+    """Return Spearman's correlation of distinct values."""
     return float(np.corrcoef(x.argsort().argsort(), y.argsort().argsort())[0, 1])
 
 
@@ -131,7 +132,7 @@ def plot(result: Result[Config]) -> Figure:
 
 
 def claims(result: Result[Config]) -> list[Claim]:
-    """Judge which betas learn faster, which end alike, and what is lost if C < 0."""
+    """Judge which betas learn faster, which end alike, and how much worse the loss is if C < 0."""
     early, best = best_losses(result)
     if result.config.level:
         return _claims_of_a_level_curve(result.config, early, best)

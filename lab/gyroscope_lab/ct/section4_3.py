@@ -1,9 +1,9 @@
 """Without normalisation, 2-Adam with γ2 = 0 trains as Adam does with it (CT section 4.3).
 
-The paper derives that a normalised weight W turns by u/‖W‖, where ‖W‖² is a moving average of ‖u‖² with the factor
-(1-ηλ)² at each step (8), and takes this for a second stage of Adam without momentum. It shows no figure of it. Here the
-second stage has the betas (0, (1-ηλ)²), and normalisation is BatchNorm in a CNN on a part of CIFAR-10 at a quarter of
-its resolution, or qk-norm in a GPT on characters. Every arm has the same learning rates to choose from.
+The paper derives that a normalised weight W rotates by u/‖W‖. ‖W‖² is a moving average of ‖u‖² with the factor (1-ηλ)²
+at each step (8), so the paper interprets this as a second stage of Adam without momentum. It has no figure of it. Here
+the second stage has the betas (0, (1-ηλ)²). Normalisation is BatchNorm in a CNN on a part of CIFAR-10 at a quarter of
+its resolution, or qk-norm in a GPT on characters. Every arm chooses from the same learning rates.
 """
 
 from dataclasses import dataclass
@@ -48,7 +48,7 @@ class Config:
 
     @property
     def arms(self) -> list[Arm]:
-        """Of each task, Adam with and without normalisation, and 2-Adam without."""
+        """For each task, Adam with and without normalisation, and 2-Adam without."""
         return [Arm(task, *kind) for task in self.tasks for kind in ((True, 1), (False, 1), (False, 2))]
 
     @property

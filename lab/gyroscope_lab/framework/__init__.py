@@ -1,1 +1,1 @@
-"""What every experiment shares: its form, its trials, its claims, its record and its figure."""
+"""Shared parts of all experiments: their form, trials, claims, records and figures."""

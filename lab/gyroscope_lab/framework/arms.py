@@ -1,4 +1,4 @@
-"""Trainings that an experiment compares: arms, which differ in some settings and have the same seeds."""
+"""Arms: trainings that an experiment compares. They differ in some settings and have the same seeds."""
 
 import tempfile
 from collections.abc import Callable
@@ -16,20 +16,20 @@ from gyroscope_lab.framework.figures import COLOURS, INK, Figure, styled
 from gyroscope_lab.tasks.text import TEXTS
 from gyroscope_lab.training import TrainConfig, TrainResult, train
 
-# Loss of a run that diverged or was thrown far off: about that of a network that has learnt nothing. Without a limit,
-# one loss of 1e9 would be all that an interval shows. Such a network has no accuracy.
+# Loss of a run that diverged, about that of a network that has learnt nothing. Without a limit, one loss of 1e9 would
+# dominate an interval. Such a network has no accuracy.
 LOST = 5.0
-# Samples of a run that is tracked, and the steps between two where its length is given in epochs. The tracker's default
-# depends on how fast the machine is, and so would what is measured.
+# Samples of a tracked run, and the steps between two samples if its length is in epochs. The tracker's default depends
+# on the speed of the machine, so measurements would too.
 SAMPLES = 100
 STEPS_PER_SAMPLE = 100
 
 
 @dataclass(frozen=True)
 class Arms:
-    """Settings of `TrainConfig`: those that all arms share, and by the name of each arm those that are its own.
+    """Settings of `TrainConfig`: those that all arms share, and by name those of each arm.
 
-    Every arm is a part of the experiment. Subclasses add what their claims need to know.
+    Every arm is a part of the experiment. Subclasses add what their claims need.
     """
 
     base: dict[str, Any]
@@ -45,14 +45,14 @@ class Arms:
 
 
 def train_arm(trial: Trial[Any], read: Callable[[Run], Measurements] = lambda run: {}) -> Measurements:
-    """Train one arm with one seed: its scores, and what `read` takes from its tracked run."""
+    """Train one arm with one seed. Return its scores and the values that `read` takes from its tracked run."""
     config: Arms = trial.config
     settings = {"evaluations": 1, **config.base, **config.arms[trial.part], "seed": trial.seed}
     return train_and_read(trial, settings, read)
 
 
 def train_and_read(trial: Trial[Any], settings: dict[str, Any], read: Callable[[Run], Measurements]) -> Measurements:
-    """Train with these settings of `TrainConfig`, and return final scores on data held out and what `read` returns.
+    """Train with these settings of `TrainConfig`. Return final scores on held-out data and the values of `read`.
 
     `loss` is at most `LOST`. Tasks with an `accuracy` return it too. It is 0 for a run that diverged.
     """
@@ -66,7 +66,7 @@ def train_and_read(trial: Trial[Any], settings: dict[str, Any], read: Callable[[
 
 
 def train_course(trial: Trial[Any]) -> Measurements:
-    """Train one arm with one seed: `losses` on data held out, at each of its evaluations."""
+    """Train one arm with one seed. Return `losses` on held-out data at each evaluation."""
     config: Arms = trial.config
     settings = {**config.base, **config.arms[trial.part], "seed": trial.seed}
     with tempfile.TemporaryDirectory() as folder:
@@ -82,7 +82,7 @@ def _train(trial: Trial[Any], settings: dict[str, Any], folder: str) -> TrainRes
 
 
 def capped_loss(loss: float) -> float:
-    """Return the loss, at most `LOST`, also if it is not a number."""
+    """Return the loss, at most `LOST`. NaN becomes `LOST`."""
     return loss if loss < LOST else LOST
 
 
@@ -95,7 +95,7 @@ def _scores(result: TrainResult, settings: dict[str, Any]) -> dict[str, float]:
 
 
 def of_arm(result: Result[Any], quantity: str, arm: str) -> Array:
-    """Return what was measured of one arm, with the seed along the first axis."""
+    """Return the measurements of one arm, with the seed along the first axis."""
     place: int = result.config.parts.index(arm)
     return result[quantity][:, place]
 

@@ -1,6 +1,6 @@
-"""Every figure, table and theorem of the papers: those with an experiment, read from its file, and all others.
+"""Every figure, table and theorem of the papers, with and without an experiment.
 
-Files are parsed, not imported: a listing needs neither torch nor a second.
+Files are parsed and not imported, so that a listing does not need torch and takes less than a second.
 """
 
 import ast
@@ -21,7 +21,7 @@ SIZES: tuple[Size, ...] = get_args(Size)
 @final
 @dataclass(frozen=True)
 class CatalogueEntry:
-    """A line of the list: what is claimed, and what it costs at each size, or a note where nothing can be run."""
+    """A line of the list: the claim and the cost at each size, or a note if nothing can be run."""
 
     id: str
     claim: str
@@ -29,7 +29,7 @@ class CatalogueEntry:
     cost: dict[str, str] = field(default_factory=dict)
     covers: tuple[str, ...] = ()
     details: str = ""
-    """What an experiment's docstring says beyond its first line."""
+    """The docstring of the experiment without its first line."""
     module: str = ""
     """Where the experiment is imported from."""
     path: Path | None = None
@@ -62,7 +62,7 @@ def _papers() -> dict[str, CatalogueEntry]:
 def coverage(paper: str) -> tuple[int, int]:
     """Return how many figures and tables of a paper have an experiment, and how many could have one.
 
-    Drawings and lists of settings claim nothing that could be measured. Theorems are neither figures nor tables.
+    Drawings and lists of settings have no claim to measure. Theorems are neither figures nor tables.
 
     >>> coverage("sp")
     (6, 6)
@@ -82,7 +82,7 @@ def paper_heading(paper: str) -> str:
 
 
 def headings(source: Path | None = None) -> dict[str, str]:
-    """Return the headings of a list of experiments by how ids begin: the papers, or one folder."""
+    """Return the headings of a list of experiments by the beginning of ids: the papers, or one folder."""
     if source is None:
         return {paper: paper_heading(paper) for paper in PAPERS}
     return {source.resolve().name: f"Experiments of {source}"}
@@ -106,9 +106,9 @@ def implemented_entry(name: str, source: Path | None = None) -> CatalogueEntry:
 
 
 def select(names: list[str], source: Path | None = None, size: Size | None = "quick") -> list[CatalogueEntry]:
-    """Return the entries meant by ids, by names of papers or of the folder (all experiments of one) and by "all".
+    """Return the entries of ids, of papers or folders (all their experiments), or of "all".
 
-    Names of several experiments mean those that have this size, or any size with None.
+    A name of several experiments selects those that have this size. None selects any size.
 
     >>> select(["smd/theorem3"])[0].module
     'gyroscope_lab.smd.theorem3'
@@ -168,7 +168,7 @@ def _parse(paper: str, path: Path) -> Iterator[CatalogueEntry]:
     }
     claim, _, details = (ast.get_docstring(tree) or "").partition("\n")
     if not claim or "COST" not in constants:
-        raise ValueError(f"{path} is no experiment: give it a docstring and COST, or a name that begins with _")
+        raise ValueError(f"{path} is not an experiment: give it a docstring and COST, or a name that begins with _")
     claims = constants.get("CLAIMS", {path.stem: claim})
     costs = constants["COST"] if "CLAIMS" in constants else {path.stem: constants["COST"]}
     for name, sentence in claims.items():

@@ -1,10 +1,9 @@
 """How an experiment chooses between its parts: the best learning rate or arm, by seeds on which nothing is judged.
 
 The best of many arms on the judged seeds is partly luck, and its score is too good. So a config with `choosing_seeds`
-has more seeds that only choose (`seeds.py`). A record without them was made before there were any:
-there each seed is judged with the part that all other seeds chose. Either way no seed is judged with its own choice.
-A config with a method `judged_parts` also saves the trainings of parts that were not chosen: their judged values are
-NaN.
+has additional seeds that only choose (`seeds.py`). Older records lack them. There each seed is judged with the part
+that all other seeds chose. Either way no seed is judged with its own choice. A config with a method `judged_parts` also
+skips the trainings of parts that were not chosen. Their judged values are NaN.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,7 +16,7 @@ from gyroscope_lab.framework.experiment import Result
 
 
 def candidates(config: Any) -> list[int]:
-    """Return the positions of the parts between which is chosen: those of `candidates`, or all."""
+    """Return the positions of the parts to choose from: those of `candidates`, or all."""
     parts = list(config.parts) if hasattr(config, "parts") else []
     return [parts.index(part) for part in getattr(config, "candidates", parts)]
 
@@ -67,7 +66,7 @@ def choose(result: Result[Any], quantity: str, parts: Sequence[Any]) -> list[Any
 
 
 def of_chosen(result: Result[Any], quantity: str, chosen: Sequence[Any]) -> Array:
-    """Return what was measured of the chosen part of each seed, (seeds, …)."""
+    """Return the measurements of the chosen part of each seed, (seeds, …)."""
     places = [list(result.config.parts).index(part) for part in chosen]
     return np.asarray(result[quantity][np.arange(len(places)), places])
 

@@ -15,7 +15,7 @@ CONFIDENCE = 0.95
 
 
 class ClaimOutcome(StrEnum):
-    """What a measurement says of a claim, from best to worst."""
+    """The outcome of a claim, from best to worst."""
 
     HOLDS = "holds"
     UNDECIDED = "undecided"
@@ -25,7 +25,7 @@ class ClaimOutcome(StrEnum):
 @final
 @dataclass(frozen=True)
 class ConfidenceInterval:
-    """The mean over n seeds, and the interval that holds it with 95 % confidence (Student's t)."""
+    """The mean over n seeds with its 95 % confidence interval (Student's t)."""
 
     mean: float
     low: float
@@ -43,8 +43,8 @@ class ConfidenceInterval:
 class Claim:
     """A sentence, the value it predicts, the measured one, the tolerance between them, and the outcome.
 
-    A claim holds where the whole confidence interval lies within the tolerance, and does not hold where the whole of
-    it lies outside. An interval that straddles the edge decides nothing: more seeds are needed.
+    A claim holds if the whole confidence interval lies within the tolerance, and does not hold if the whole interval
+    lies outside. If the interval straddles the edge, the claim is undecided and needs more seeds.
     """
 
     sentence: str
@@ -80,7 +80,7 @@ def confidence_interval(samples: "ArrayLike") -> ConfidenceInterval:
     >>> str(confidence_interval([1.0, 1.1, 0.9]))
     '1 [0.7516, 1.248]'
     """
-    import numpy as np  # not at the top: `gyroscope lab list` reads claims, and answers without NumPy
+    import numpy as np  # not at the top, because `gyroscope lab list` reads claims without NumPy
 
     values = np.asarray(samples, dtype=np.float64).ravel().tolist()
     if not values:
@@ -135,7 +135,7 @@ def _judged(
 ) -> Claim:
     measured = confidence_interval(samples)
     low, high = bounds
-    # What is not a number fails every comparison, and so confirms nothing.
+    # NaN fails every comparison, and so confirms nothing.
     outcome = ClaimOutcome.DOES_NOT_HOLD
     if low <= measured.low and measured.high <= high:
         outcome = ClaimOutcome.HOLDS

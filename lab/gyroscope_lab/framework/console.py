@@ -1,4 +1,4 @@
-"""What `gyroscope lab` prints: the list of experiments, the claims of one, and the progress of a run."""
+"""The output of `gyroscope lab`: the list of experiments, the claims of one, and the progress of a run."""
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -26,7 +26,7 @@ from gyroscope_lab.framework.overrides import parse_overrides
 from gyroscope_lab.framework.papers import PAPERS
 from gyroscope_lab.framework.results import ExperimentRecord, figure_path
 
-# "undecided" is no failure, and no success.
+# "undecided" is neither a failure nor a success.
 STYLES = {ClaimOutcome.HOLDS: "green", ClaimOutcome.DOES_NOT_HOLD: "bold red", ClaimOutcome.UNDECIDED: "yellow"}
 
 
@@ -40,23 +40,23 @@ def run_experiments(
     first_seed: int = 0,
     settings: Sequence[str] = (),
 ) -> None:
-    """Run the experiments meant by `names` one after the other, and show the claims of each.
+    """Run the experiments that `names` selects one after the other, and show the claims of each.
 
-    Experiments that a name of several means, such as `all`, are left out if this code has finished them before.
+    If a name selects several experiments, such as `all`, those that this code has already finished are left out.
     """
     entries = select(names, source, size)
     overrides = parse_overrides(settings)
-    # Only now: importing torch takes a second, and an error in an id is reported without it.
+    # Imported only now, because torch takes a second and an error in an id is reported without it.
     from gyroscope_lab.framework.runner import check_first_seed, config_of, is_finished, run
 
     check_first_seed(first_seed)
-    # All at once, so that the last cannot fail for its settings after hours of the first.
+    # All are checked first, so that the settings of the last cannot fail after hours of the first.
     configs = {entry.id: config_of(entry.id, size, seeds, source, overrides) for entry in entries}
     if without := len(select(names, source, size=None)) - len(entries):
         show(Text(f"{without} experiments have no {size} size and are left out (`gyroscope lab list` shows sizes)."))
     for number, entry in enumerate(entries, 1):
         if entry.id not in names and is_finished(entry.id, size, configs[entry.id], out, first_seed, overrides):
-            show(Text(f"{entry.id}: finished before by this code."))
+            show(Text(f"{entry.id}: already finished by this code."))
             continue
         with progress_bar(entry.id if len(entries) == 1 else f"{entry.id} ({number} of {len(entries)})") as report:
             run(entry.id, size, seeds, out, report, source, first_seed, overrides)
@@ -80,7 +80,7 @@ def progress_bar(label: str) -> Iterator[Callable[[float], None]]:
 
 
 def catalogue_text(out: Path, source: Path | None = None) -> Group:
-    """Return every experiment of the papers, or of a folder: its claim, its cost and its outcome in `out`."""
+    """Return every experiment of the papers or of a folder, with its claim, its cost and its outcome in `out`."""
     entries = catalogue(source).values()
     parts: list[Table | Text] = []
     sizes = [size for size in SIZES if any(size in entry.cost for entry in entries)]
@@ -102,7 +102,7 @@ def catalogue_text(out: Path, source: Path | None = None) -> Group:
     done, wanted = map(sum, zip(*map(coverage, PAPERS), strict=True))
     ready = sum(entry.implemented for entry in entries)
     parts.append(Text(f"{done} of {wanted} figures and tables done (drawings and lists of settings do not count)."))
-    parts.append(Text(f"{ready} experiments, theorems among them: gyroscope lab run <id> [--size {'|'.join(SIZES)}]"))
+    parts.append(Text(f"{ready} experiments, including theorems: gyroscope lab run <id> [--size {'|'.join(SIZES)}]"))
     return Group(*parts)
 
 
@@ -119,7 +119,7 @@ def _state(entry: CatalogueEntry, out: Path) -> Text:
 def experiment_text(name: str, out: Path, source: Path | None = None) -> Group:
     """Return one experiment: its claims with prediction, measurement and outcome, or how to run it.
 
-    Raise a ValueError with the nearest ids if there is none of this name.
+    Raise a ValueError with the nearest ids if there is no experiment of this name.
     """
     entry = entry_of(name, source)
     parts: list[Table | Text] = [Text(f"{entry.id}: {entry.claim}", style="bold")]

@@ -1,8 +1,8 @@
-"""What an experiment is (a config, a measurement, a figure and claims), and how it is loaded by its id.
+"""The form of an experiment (a config, a measurement, a figure and claims), and how it is loaded by its id.
 
 An experiment module has
 
-    a docstring whose first line says what is claimed, and where
+    a docstring whose first line is the claim and its source
     COST = {"quick": "20 s", "paper": "5 min"}                 duration at each size, "medium" between them if there is
                                                                a MEDIUM config, quick on one free core
     COVERS = ("sp/table1",)                                    optional: what else of the paper it shows
@@ -18,14 +18,14 @@ An experiment module has
                                                                effect of the paper can be seen
     PAPER = Config(…)                                          the size of the paper, or as near as one machine comes
 
-    def measure(trial: Trial[Config]) -> Measurements: …       one seed, and one part where there are parts
-    def plot(result: Result[Config]) -> Figure: …              measured beside predicted, as a plotly figure
+    def measure(trial: Trial[Config]) -> Measurements: …       one seed, and one part if there are parts
+    def plot(result: Result[Config]) -> Figure: …              measured and predicted, as a plotly figure
     def claims(result: Result[Config]) -> list[Claim]: …       predictions come from result.config and `theory`
 
 Every number in `result.values` is measured from weights and has the seed as its first axis.
 
-A module with several experiments, which differ in their configs alone, has CLAIMS = {"fig4": "what is claimed", …}
-beside its docstring. COST, QUICK, MEDIUM and PAPER are then dicts with such keys.
+A module with several experiments, which differ only in their configs, also has CLAIMS = {"fig4": "the claim", …}. COST,
+QUICK, MEDIUM and PAPER are then dicts with such keys.
 """
 
 import sys
@@ -52,16 +52,16 @@ STEPS_PER_REPORT = 64  # often enough for a progress bar, and too seldom to cost
 
 @dataclass(frozen=True, eq=False)
 class Trial(Generic[C]):
-    """One measurement of an experiment: the config, the seed, and the part where the config has parts."""
+    """One measurement of an experiment: the config, the seed, and the part if the config has parts."""
 
     config: C
     seed: int
     part: Any = None
     report: Callable[[float], None] = lambda share: None
-    """Is called with the share of the trial that is done, from 0 to 1."""
+    """Called with the finished share of the trial, from 0 to 1."""
 
     def generator(self) -> torch.Generator:
-        """Return a new random generator, started with the trial's seed."""
+        """Return a new random generator with the trial's seed."""
         return torch.Generator().manual_seed(self.seed)
 
     def steps(self, count: int) -> Iterator[int]:
@@ -78,7 +78,7 @@ class Trial(Generic[C]):
 
 @dataclass(frozen=True, eq=False)
 class Result(Generic[C]):
-    """What was measured: arrays by name, the seed along their first axis (then the part, where there are parts)."""
+    """Measurements: arrays by name, with the seed along the first axis (then the part, if there are parts)."""
 
     config: C
     values: dict[str, Array]
@@ -95,7 +95,7 @@ class Result(Generic[C]):
 
 
 class Experiment(Protocol):
-    """What the runner needs of an experiment module."""
+    """The parts of an experiment module that the runner uses."""
 
     QUICK: Any
     PAPER: Any
@@ -104,16 +104,16 @@ class Experiment(Protocol):
         """Return numbers and arrays by name, of the same shapes for every seed and part."""
 
     def plot(self, result: Result[Any]) -> Any:
-        """Return a plotly figure of what was measured beside what was predicted."""
+        """Return a plotly figure of measurements and predictions."""
 
     def claims(self, result: Result[Any]) -> list[Claim]:
-        """Return each claim, judged by what was measured."""
+        """Return each claim, judged by the measurements."""
 
 
 def load(name: str, source: Path | None = None) -> Experiment:
     """Return the experiment of this id, of the papers or of a folder `source`.
 
-    ValueError names the nearest ids if there is none, and what is missing if the file is no experiment.
+    A ValueError names the nearest ids if there is none, or what is missing if the file is not an experiment.
     """
     entry = implemented_entry(name, source)
     module = import_module(entry.module) if entry.path is None else _import_file(entry.path)

@@ -1,4 +1,4 @@
-"""Plotly figures in the look of the pages, written as small SVG files, or as pages where there is no browser."""
+"""Plotly figures in the style of the pages, written as small SVG files, or as pages if there is no browser."""
 
 import os
 import re
@@ -20,7 +20,7 @@ WIDTH = 1000
 HEIGHT = 560
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome", "microsoft-edge")
 
-# The pages' look on a light ground: what is measured is solid and coloured, what is predicted dashed and in ink.
+# The style of the pages on a light background: measurements are solid and coloured, predictions dashed and black.
 COLOURS = theme.COLOURS
 INK = theme.light("text")
 GROUND = theme.light("ground")
@@ -28,7 +28,7 @@ GRID = theme.light("line")
 MEASURED = theme.SOLID
 PREDICTED = theme.DASHED
 
-# Of an axis: logarithmic, with a label at every power of ten.
+# A logarithmic axis with a label at every power of ten.
 DECADES = {"type": "log", "dtick": 1, "exponentformat": "power"}
 
 
@@ -51,13 +51,13 @@ def styled(figure: Figure, title: str) -> Figure:
 
 
 def shown_steps(steps: int, points: int) -> NDArray[np.intp]:
-    """Return the steps of 0 … steps-1 that are drawn: about so many, at even distances."""
+    """Return about `points` evenly spaced steps of 0 … steps-1, which are drawn."""
     return np.unique(np.linspace(0, steps - 1, points).astype(np.intp))
 
 
 @final
 class Panels:
-    """A figure of panels, counted from 0 row by row. A name is in the legend once, whatever panels have it.
+    """A figure of panels, counted from 0 row by row. Each name is in the legend once, even if several panels have it.
 
     titles   one for each panel. Without any there is one panel
     rows     of panels
@@ -105,7 +105,7 @@ class Panels:
 
 
 def write_figure(figure: Figure, path: Path) -> Path:
-    """Write the figure beside `path`, with the suffix of what could be written: .svg, or .html without a browser."""
+    """Write the figure to `path` as .svg, or as .html if there is no browser."""
     svg = _svg(figure)
     for old in (".svg", ".html"):
         path.with_suffix(old).unlink(missing_ok=True)
@@ -123,7 +123,7 @@ def _svg(figure: Figure) -> str | None:
     page_html = figure.to_html(include_plotlyjs=True, full_html=False, div_id="figure")
     options = {"format": "svg", "width": figure.layout.width or WIDTH, "height": figure.layout.height or HEIGHT}
     installed = next(filter(None, map(shutil.which, BROWSERS)), None)  # None: the browser that Playwright installs
-    root = hasattr(os, "geteuid") and os.geteuid() == 0  # for root, Chromium starts without a sandbox only
+    root = hasattr(os, "geteuid") and os.geteuid() == 0  # as root, Chromium starts only without a sandbox
     try:
         with sync_playwright() as playwright:
             browser = playwright.chromium.launch(executable_path=installed, chromium_sandbox=not root)
@@ -137,5 +137,5 @@ def _svg(figure: Figure) -> str | None:
 
 
 def _shorten(svg: str) -> str:
-    """Shorten paths to two decimals of a pixel, which is finer than an eye sees and half the bytes."""
+    """Shorten paths to two decimals of a pixel, which is finer than anyone can see and halves the file."""
     return re.sub(r' d="[^"]*"', lambda path: re.sub(r"(\.\d\d)\d+", r"\1", path.group()), svg)

@@ -1,7 +1,7 @@
 """Why claims do not hold: one sentence for each, by experiment and by a part of the claim's sentence.
 
-Every sentence begins with its kind: too small for the paper's effect, the paper's premise fails here, or the claim is
-not the paper's. "Probably" marks a reason that no experiment here has tested.
+Every sentence begins with a kind: the experiment is too small for the paper's effect, the paper's premise fails here,
+or the claim is not the paper's. "Probably" marks a reason that no experiment here has tested.
 """
 
 from gyroscope_lab.framework.claims import Claim
@@ -27,7 +27,7 @@ _K_ADAM = (
     "of steps and a whole sweep."
 )
 
-# Experiment -> part of the claims -> why. The first part that a sentence contains counts. "" is in all.
+# Experiment -> part of a claim's sentence -> reason. The first part that matches counts, and "" matches all.
 WHY_NOT: dict[str, dict[str, str]] = {
     "re/fig3": {"norm over prediction": _LAGGING},
     "re/fig10": {
@@ -105,7 +105,7 @@ WHY_NOT: dict[str, dict[str, str]] = {
         "images": "Too small: in 120 steps a CNN without BatchNorm learns more slowly with either optimizer.",
     },
 }
-# Of experiments that belong to no paper.
+# For experiments that belong to no paper.
 OURS_DOES_NOT_HOLD = "Not the paper's claim: this is a trial of our own, and it says no at this size."
 
 

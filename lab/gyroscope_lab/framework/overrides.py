@@ -1,7 +1,7 @@
 """Settings that a run changes: `gyroscope lab run re/fig4 --set steps=600`.
 
-A setting is a field of the experiment's config, or one of `TrainConfig` in its trainings. What the arms of an
-experiment compare cannot be set. Their lengths keep their proportions: the longest gets the value.
+A setting is a field of the experiment's config, or of `TrainConfig` in its trainings. Settings that the arms compare
+cannot be changed. Run lengths keep their proportions, and the longest gets the given value.
 """
 
 import json
@@ -12,7 +12,7 @@ from typing import Any
 from gyroscope.spelling import did_you_mean
 
 LENGTHS = ("steps", "epochs")
-# Fields with settings that all trainings share, where one that no training names is added.
+# Fields with settings that all trainings share. A new setting is added there.
 SHARED_SETTINGS = ("base", "settings")
 
 
@@ -40,7 +40,7 @@ def _parsed(text: str) -> Any:
 
 
 def override(config: Any, values: Mapping[str, Any]) -> Any:
-    """Return the config with these settings changed, or raise a ValueError that names what can be set."""
+    """Return the config with these settings changed, or raise a ValueError with the known settings."""
     for name, value in values.items():
         config = _override_one(config, name, value)
     return config
@@ -65,7 +65,7 @@ def _override_one(config: Any, name: str, value: Any) -> Any:
 
 
 def _length_or(name: str, settings: dict[str, Any]) -> str:
-    """Return the name under which a training has a setting. A length in epochs can be given in steps. "" if none."""
+    """Return the name of a setting in a training, or "" if it has none. A length in epochs can be given in steps."""
     keys: tuple[str, ...] = (name, *LENGTHS) if name in LENGTHS else (name,)
     return next((key for key in keys if settings.get(key) is not None), "")
 
@@ -84,7 +84,7 @@ def _with(settings: dict[str, Any], name: str, value: Any) -> dict[str, Any]:
 
 
 def _dicts(value: Any) -> Iterator[dict[str, Any]]:
-    """Yield all dictionaries in a field of a config, the innermost too."""
+    """Yield all dictionaries in a field of a config, including nested ones."""
     if isinstance(value, dict):
         yield value
         for inner in value.values():

@@ -1,4 +1,4 @@
-"""The papers, and those of their figures and tables that no file here shows: drawings, settings, and work to do."""
+"""The papers, and their figures and tables without an experiment here: drawings, settings, and open work."""
 
 # By the name of their folder.
 PAPERS = {
@@ -16,7 +16,7 @@ PAPERS = {
 # Not of the papers: all their claims are ours.
 OURS = ("beyond", "remedies", "sentences", "speed", "transfer")
 
-# Experiments on weight vectors with simulated gradients or layers of their own. All others train networks.
+# Experiments on weight vectors with simulated gradients or single layers. All others train networks.
 SIMULATED = (
     *("re/fig8", "re/table1", "re/appendix_i"),
     *("smd/fig4", "smd/fig5", "smd/theorem1", "smd/theorem2", "smd/theorem3", "smd/corollary3_1"),
@@ -40,7 +40,7 @@ SETTINGS = {
     "sp/table4": "Best L2 and order-2 moment factors",
 }
 
-# Id -> what is claimed, and the data of the paper. A file of the same id takes the place of its line here.
+# Id -> the claim, and the data of the paper. A file of the same id replaces its line here.
 TO_DO = {
     "smd/table2": ("Rescaling costs a little on COCO", "COCO and a Mask R-CNN, which are not to be had here"),
 }

@@ -1,7 +1,7 @@
 """Settings of the papers' own trainings by name, for `gyroscope train --preset` and for experiments of that size.
 
-Each paper's folder has them in `_presets.py`: PRESETS = {"resnet20": {"task": "cifar10", …}, …}, in the words of
-`TrainConfig`. The name of a preset is that of the paper and its own: `re/resnet20`.
+Each paper's folder has them in `_presets.py`: PRESETS = {"resnet20": {"task": "cifar10", …}, …}, as settings of
+`TrainConfig`. The name of a preset begins with the paper: `re/resnet20`.
 """
 
 from importlib import import_module

@@ -1,4 +1,4 @@
-"""Finished experiments on disk: `<out>/<id>.json` has values, claims and how they came about. A README shows all."""
+"""Finished experiments on disk. `<out>/<id>.json` has values, claims and their origin. A README shows all."""
 
 import json
 import subprocess
@@ -35,7 +35,7 @@ TABLE_ORDER = (ClaimOutcome.HOLDS, ClaimOutcome.DOES_NOT_HOLD, ClaimOutcome.UNDE
 
 @dataclass(frozen=True)
 class ExperimentRecord:
-    """The content of a file in `results/`: the JSON as it is, and the claims in it."""
+    """The content of a file in `results/`: its JSON and its claims."""
 
     data: Mapping[str, Any]
 
@@ -60,7 +60,7 @@ class ExperimentRecord:
 
     @property
     def commit(self) -> str:
-        """The commit of the code, shortened, and that of the code that judged it again."""
+        """The short commit of the code, and of the code that judged the record again."""
         again = self.data.get("judged_by")
         return _short(self.data) + (f", judged by {_short(again)}" if again else "")
 
@@ -72,7 +72,7 @@ class ExperimentRecord:
             return None
         try:
             record = cls(json.loads(path.read_text(encoding="utf-8")))
-            # Damage is reported here, where the path is known, and not at the first use of these values.
+            # Damage is reported here, because the path is known here and not at the first use of the values.
             _ = (record.claims, record.commit, record.data["versions"]["torch"])
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise ValueError(f"cannot read {str(path)!r} as a record: {error!r}. Run the experiment again") from None
@@ -105,7 +105,7 @@ def describe(
     first_seed: int = 0,
     overrides: Mapping[str, Any] = MappingProxyType({}),
 ) -> dict[str, Any]:
-    """Return all of a record but its values and claims: what was run, when, and with which versions."""
+    """Return a record without its values and claims: what was run, when, and with which versions."""
     from gyroscope.store.session import provenance  # with NumPy, which a list of experiments does without
 
     return {
@@ -162,7 +162,7 @@ def write_readme(out: Path, source: Path | None = None) -> None:
 
 
 def counts_table(records: list[ExperimentRecord]) -> str:
-    """Return a table of outcomes: of the papers' claims by what they were measured on, and of ours apart."""
+    """Return a table of outcomes: the papers' claims by what they were measured on, and our claims separately."""
     kinds: dict[str, list[Claim]] = {}
     for record in records:
         for claim in record.claims:
@@ -223,7 +223,7 @@ def commit_of_code() -> dict[str, Any]:
 
 def _git(folder: Path, *arguments: str) -> str:
     try:
-        # A slow network disk must not hold up a run that is finished.
+        # A slow network disk must not delay a finished run.
         done = subprocess.run(["git", *arguments], cwd=folder, capture_output=True, text=True, check=False, timeout=20)
     except (OSError, subprocess.TimeoutExpired):
         return ""

@@ -1,4 +1,4 @@
-"""Run an experiment by its id: measure, judge, draw, and write the record. An interrupted run goes on where it was."""
+"""Run an experiment by its id: measure, judge, draw, and write the record. An interrupted run can continue."""
 
 import json
 import shutil
@@ -43,9 +43,9 @@ def run(
 
     name        id such as smd/fig4
     size        quick, medium or paper
-    seeds       number of seeds, if not the experiment's own
-    out         folder of the results, and of trials that are finished when a run is interrupted
-    report      is called with the share that is done, from 0 to 1
+    seeds       number of seeds. None: that of the experiment
+    out         folder of the results, and of finished trials of an interrupted run
+    report      called with the finished share, from 0 to 1
     source      folder of experiments outside the lab. None: those of the papers
     first_seed  the first judged seed
     overrides   settings that differ from the experiment's own, such as {"steps": 600}
@@ -54,7 +54,7 @@ def run(
     check_first_seed(first_seed)
     config = config_of(name, size, seeds, source, overrides)
     cache = out / ".parts" / name
-    write_text(cache.parents[1] / ".gitignore", "*\n")  # also shows, before hours of work, whether `out` can be written
+    write_text(cache.parents[1] / ".gitignore", "*\n")  # also checks, before hours of work, that `out` can be written
     with threads(1 if size == "quick" else None):
         result = run_trials(experiment, config, cache, report, first_seed)
     description = describe(name, entry_of(name, source).claim, size, config, result.seconds, first_seed, overrides)
@@ -69,7 +69,7 @@ def run(
 
 @contextmanager
 def threads(count: int | None) -> Iterator[None]:
-    """Set the number of torch's threads: small tensors are slower on several, most of all on a shared machine."""
+    """Set the number of torch's threads. Small tensors are slower on several, most of all on a shared machine."""
     before = torch.get_num_threads()
     torch.set_num_threads(count or before)
     try:
@@ -79,7 +79,7 @@ def threads(count: int | None) -> Iterator[None]:
 
 
 def check_first_seed(first_seed: int) -> None:
-    """Raise a ValueError if judged seeds could meet seeds that choose."""
+    """Raise a ValueError if judged seeds could overlap with choosing seeds."""
     check_count("first_seed", first_seed, at_least=0)
     if first_seed >= FIRST_CHOOSING_SEED // 2:
         raise ValueError(f"first_seed={first_seed} must be below {FIRST_CHOOSING_SEED // 2}: higher seeds only choose")
@@ -92,7 +92,7 @@ def config_of(
     source: Path | None = None,
     overrides: Mapping[str, Any] = MappingProxyType({}),
 ) -> Any:
-    """Return the config of an experiment at a size, with another number of seeds and other settings if given."""
+    """Return the config of an experiment at a size, with the given number of seeds and settings, if any."""
     one_of("size", size, SIZES)
     if seeds is not None:
         check_count("seeds", seeds, at_least=1)
@@ -116,7 +116,7 @@ def is_finished(
     first_seed: int = 0,
     overrides: Mapping[str, Any] = MappingProxyType({}),
 ) -> bool:
-    """Return whether the folder has a record of this config and these seeds, measured by the present code."""
+    """Return whether the folder has a record of this config and these seeds, measured by the current code."""
     record = ExperimentRecord.read(out, name)
     if record is None:
         return False
@@ -126,7 +126,7 @@ def is_finished(
 
 
 def judge_again(name: str, out: Path) -> None:
-    """Judge and draw a record by the claims of the present code, without measuring."""
+    """Judge and draw a record by the claims of the current code, without measuring."""
     experiment, result = read_result(out, name)
     record = ExperimentRecord.read(out, name)
     assert record is not None
@@ -138,7 +138,7 @@ def judge_again(name: str, out: Path) -> None:
 
 
 def read_result(out: Path, name: str) -> tuple[Experiment, Result[Any]]:
-    """Return the experiment and its result as the record has it, to draw or to judge again without measuring."""
+    """Return the experiment and its recorded result, to draw or judge again without measuring."""
     record = ExperimentRecord.read(out, name)
     if record is None:
         raise ValueError(f"{name!r} has not been run here: `gyroscope lab run {name}`")
@@ -155,5 +155,5 @@ def read_result(out: Path, name: str) -> tuple[Experiment, Result[Any]]:
 
 
 def _tuples(value: Any) -> Any:
-    """Return tuples for lists: JSON has no tuples, and configs have no lists."""
+    """Replace lists by tuples, because JSON has no tuples and configs have no lists."""
     return tuple(map(_tuples, value)) if isinstance(value, list) else value

@@ -12,6 +12,6 @@ def judged_seeds(config: Any, first_seed: int = 0) -> range:
 
 
 def choosing_seeds(config: Any, first_seed: int = 0) -> range:
-    """Return the seeds that choose: others for another first seed, so that a repeated run chooses anew."""
+    """Return the seeds that choose. They depend on the first seed, so that a repeated run chooses again."""
     first = FIRST_CHOOSING_SEED + first_seed
     return range(first, first + getattr(config, "choosing_seeds", 0))

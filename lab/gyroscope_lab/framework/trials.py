@@ -28,9 +28,9 @@ C = TypeVar("C")
 Place = tuple[int, int]
 FinishedTrial = dict[str, Any]
 
-# Significant digits that are kept of a measured number, so that claims are judged by the numbers in the record.
+# Significant digits of measured numbers, so that claims are judged by the numbers in the record.
 DIGITS = 7
-# The code below an experiment: a finished trial is only valid for the code that measured it.
+# The code that an experiment depends on. A finished trial is only valid for the code that measured it.
 CORE = Path(gyroscope.__file__).parent
 CORE_ROOMS = ("theory", "model", "optim", "nn", "measure", "advice")
 LAB = Path(__file__).parents[1]
@@ -47,8 +47,8 @@ def run_trials(
 ) -> Result[C]:
     """Measure with every seed of a config: values of shape (seeds, …), or (seeds, parts, …) if it has parts.
 
-    The seeds that choose between parts (`choosing_seeds`) are measured first and kept apart. Finished trials are kept
-    below `cache`, if given. `report` gets the share of all trials that is done.
+    The seeds that choose between parts (`choosing_seeds`) are measured first and stored separately. Finished trials are
+    stored below `cache`, if given. `report` gets the finished share of all trials.
 
     >>> from gyroscope_lab.sp import eq44
     >>> run_trials(eq44, eq44.Config(neurons=2, fan_in=4, batch=8, steps=3, seeds=2))["distance"].shape
@@ -59,7 +59,7 @@ def run_trials(
     folder = _folder(cache, config, len(parts))
 
     def finish(trials: Sequence[Place], done: int, after: int) -> dict[Place, FinishedTrial]:
-        """Run trials of which so many have been done before, and so many come after at most."""
+        """Run trials, given how many were done before and how many follow at most."""
         finished = {}
         for number, (seed, part) in enumerate(trials, done):
             share_done = partial(_report_share, report, number, done + len(trials) + after)
@@ -88,7 +88,7 @@ def _report_share(report: Callable[[float], None], done: int, total: int, share:
 
 
 def _choosing_values(config: Any, finished: dict[Place, FinishedTrial], choosing: Sequence[Place]) -> dict[str, Array]:
-    """Return what the choosing seeds measured, (seeds, parts), NaN for parts between which nothing is chosen."""
+    """Return the measurements of the choosing seeds, (seeds, parts), NaN for parts that are not candidates."""
     if not choosing:
         return {}
     seeds = sorted({seed for seed, _ in choosing})
@@ -130,22 +130,22 @@ def _measure(experiment: Experiment, trial: Trial[Any], path: Path | None) -> Fi
     values = {name: np.asarray(value, dtype=np.float64).tolist() for name, value in experiment.measure(trial).items()}
     finished = {"seconds": time.monotonic() - start, "values": values}
     if path is not None:
-        write_text(path, json.dumps(finished))  # whole or not at all, whenever the process is killed
+        write_text(path, json.dumps(finished))  # completely or not at all, even if the process is killed
     return finished
 
 
 def _folder(cache: Path | None, config: Any, parts: int) -> Path | None:
-    """Return the folder of trials with this config and this code. The number of seeds may differ."""
+    """Return the folder of trials with this config and this code, for any number of seeds."""
     if cache is None:
         return None
-    # Without the seeds: more of them continue a finished run.
+    # Without the number of seeds, so that more seeds continue a finished run.
     seeds = {"seeds": None, "choosing_seeds": None}
     key = asdict(config) | seeds | {"parts": parts, "code": fingerprint(config)}
     return cache / hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def fingerprint(config: Any) -> str:
-    """Return a hash of the code under an experiment: the rooms below, and the module's own folder."""
+    """Return a hash of the code that an experiment depends on: shared folders, and the module's own folder."""
     rooms = [*(CORE / room for room in CORE_ROOMS), *(LAB / room for room in LAB_ROOMS)]
     files = {path for room in rooms for path in room.rglob("*.py")}
     files |= {CORE / "geometry.py", *(LAB / "framework" / name for name in SHARED)}

@@ -1,7 +1,7 @@
-"""A training whose every step is seen whole: what the experiments need that no tracker keeps.
+"""A training in which every step is observed completely, for experiments that need more than a tracker.
 
-A tracker samples steps and keeps statistics. Here each weight that turns is handed over as it was before a step and as
-it is after it, with its gradient and its momentum.
+A tracker samples steps and keeps statistics. Here a function gets each weight that rotates, before and after every
+step, with its gradient and its momentum.
 """
 
 from collections.abc import Callable, Mapping
@@ -35,14 +35,14 @@ class WeightStep:
     """Learning rate of the next step."""
 
 
-# What looks at a step may return factors by name, by which these weights are then rescaled.
+# A function that gets a step may return factors by name, by which these weights are then rescaled.
 See = Callable[[int, dict[str, WeightStep]], Mapping[str, float] | None]
 
 
 def train_and_see(trial: Trial[Any], settings: dict[str, Any], see: See) -> dict[str, float]:
     """Train with these settings of `TrainConfig`, call `see` with each step's number and weights, and return scores.
 
-    Only weights that turn are seen, without the last layer where `turn_head` is False.
+    It gets only weights that rotate, and not the last layer if `turn_head` is False.
     """
     config = TrainConfig.from_dict({**settings, "seed": trial.seed, "track": False})
     training, _ = named_training(config, make_problem(config, None, torch.device("cpu")), Path())

@@ -1,4 +1,4 @@
-"""Predictions for weights that are not scale-invariant, from what a run measured (RE Appendices K and L)."""
+"""Predictions for weights that are not scale-invariant, from the measurements of a run (RE Appendices K and L)."""
 
 from dataclasses import dataclass
 
@@ -23,15 +23,15 @@ def correct(
     gradient_error: Values = 1.0,
     norm_power: float = 0.5,
 ) -> Corrected:
-    """Return the predicted equilibrium of a scale-invariant vector, corrected for one that is not.
+    """Correct the predicted equilibrium of a scale-invariant vector for a vector that is not scale-invariant.
 
         angular_update·sqrt(λ_err)             (RE 89)
         norm·(C_err/λ_err)^norm_power          (RE 90 and 91 with norm_power = 1/2)
 
     norm_power is 1/2 if the length of an update does not depend on ‖w‖ (AdamW, Lion), and 1/4 if the gradient is
-    inversely proportional to ‖w‖ (SGD, SGDM). gradient_error is then that of unit_grad_norm². Other rules, such as
-    Adam with L2, decay by a fraction that varies with the norm: ValueError. Holds for λ_u measured in equilibrium.
-    If λ_err ≤ 0 there is none, and the limits are returned: rotation 0 and norm inf.
+    inversely proportional to ‖w‖ (SGD, SGDM). gradient_error is then that of unit_grad_norm². Other rules, such as Adam
+    with L2, decay by a fraction that varies with the norm and raise ValueError. The formulas hold for λ_u measured in
+    equilibrium. If λ_err ≤ 0 there is no equilibrium, and the limits are returned: rotation 0 and norm inf.
 
     >>> corrected = correct(0.01, 2.0, decay_error=0.25)
     >>> f"{corrected.angular_update:.3f} rad, norm {corrected.norm:.1f}"

@@ -1,4 +1,4 @@
-"""The small networks on which this paper's experiments run here, as settings of `TrainConfig`."""
+"""The small networks of this paper's experiments here, as settings of `TrainConfig`."""
 
 from typing import Any
 

@@ -1,7 +1,8 @@
 """The paper's own training settings (Rotational Equilibrium, Tables 4 and 5 and Appendix O), as `TrainConfig` has them.
 
-What differs: DeiT-tiny has images of 32 pixels with crops and flips, and GPT and Transformer-S have characters and not
-tokens. Transformer-S has its norms before each layer. bfloat16 takes the place of float16. ImageNet is not available.
+Differences from the paper: DeiT-tiny has images of 32 pixels with crops and flips. GPT and Transformer-S have
+characters instead of tokens. Transformer-S has its norms before each layer. bfloat16 replaces float16. ImageNet is not
+available.
 """
 
 from typing import Any

@@ -1,4 +1,4 @@
-"""What the experiments read from a tracked run: courses over time, means over a part of it, spreads over layers."""
+"""Values of a tracked run for the experiments: curves over time, means over a part of it, spreads over layers."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -15,30 +15,30 @@ SETTLED = (0.4, 0.7)
 
 
 def hidden_layers(run: Run) -> list[str]:
-    """Return all layers but the last, which no normalisation follows."""
+    """Return all layers except the last one, which has no normalisation after it."""
     return [layer for layer in run.layers if not layer.startswith("head.")]
 
 
 def over_prediction(run: Run, layer: str, quantity: str) -> Array:
-    """Return rotation or norm of a layer, RMS over its vectors, over the prediction in equilibrium, at each sample."""
+    """Return rotation or norm of a layer (RMS over its vectors) over its equilibrium prediction at each sample."""
     with np.errstate(all="ignore"):
         return run.series(layer, quantity, "rms") / run.series(layer, f"predicted_{quantity}")
 
 
 def _shares(run: Run) -> Array:
-    """Return the place of each sample in the run, from 0 to 1. A run that diverged may have one sample."""
+    """Return the position of each sample in the run, from 0 to 1. A run that diverged may have only one sample."""
     return np.asarray(run.steps / max(run.steps[-1], 1))
 
 
 def mean_during(run: Run, values: Array, part: tuple[float, float] = SETTLED) -> float:
-    """Return the mean of a series over a part of the run, NaN if nothing of it was measured."""
+    """Return the mean of a series over a part of the run, or NaN if that part was not measured."""
     places = _shares(run)
     chosen = values[(places >= part[0]) & (places <= part[1]) & np.isfinite(values)]
     return float(chosen.mean()) if len(chosen) else float("nan")
 
 
 def course(run: Run, values: Array) -> Array:
-    """Return a series at `POINTS` places, evenly over the run: means of the samples, interpolated if there are none.
+    """Return a series at `POINTS` points, evenly over the run: means of samples, interpolated if a point has none.
 
     All are NaN if nothing was measured.
     """
@@ -58,7 +58,7 @@ def neuron_course(run: Run, layer: str, quantity: str) -> Array:
 
 
 def smoothed(courses: Array, points: int) -> Array:
-    """Return centred means over so many points of a course, fewer at its ends.
+    """Return centred means over this number of points of a curve, fewer at its ends.
 
     >>> smoothed(np.array([0.0, 3.0, 0.0, 3.0]), 3).tolist()
     [1.5, 1.0, 2.0, 1.5]
@@ -70,7 +70,7 @@ def smoothed(courses: Array, points: int) -> Array:
 
 
 def course_axis(settings: Mapping[str, Any]) -> tuple[Array, str]:
-    """Return the places of a course's points and the name of that axis: steps, or shares of a run in epochs."""
+    """Return the positions of a curve's points and the name of that axis: steps, or shares of a run in epochs."""
     places = (np.arange(POINTS) + 0.5) / POINTS
     return (places * settings["steps"], "step") if "steps" in settings else (places, "share of the run")
 
@@ -81,7 +81,7 @@ def spread_over_layers(angles: Array) -> float:
 
 
 def relative_error(measured: Array, predicted: Array) -> Array:
-    """Return |measured - predicted| over the larger of them, 1 if the prediction is 0 or infinite (no equilibrium)."""
+    """Return |measured - predicted| over the larger one, or 1 if the prediction is 0 or infinite (no equilibrium)."""
     with np.errstate(invalid="ignore"):
         error = np.abs(measured - predicted) / np.maximum(measured, predicted)
     return np.where(np.isfinite(predicted), error, 1.0)

@@ -22,7 +22,7 @@ COARSE = 0.1
 
 @dataclass(frozen=True)
 class Config:
-    """Unit gammas in, and levels of γ_out: groups of vectors whose gradients differ by powers of ten."""
+    """Unit input gammas, and levels of γ_out: groups of vectors whose gradients differ by powers of ten."""
 
     speedup: float
     steps: int
@@ -55,7 +55,7 @@ PAPER = Config(speedup=1, steps=80_000, group=24)
 
 
 def measure(trial: Trial[Config]) -> Measurements:
-    """Simulate Adam with L2, AdamW and SGDM on the same noise: (optimizers, levels) in the last 45 % of a run."""
+    """Simulate Adam with L2, AdamW and SGDM on the same noise, and average the last 45 % of the run."""
     config = trial.config
     adamw, sgdm, _, adam_l2 = optimizers(config.speedup)
     gamma_out = torch.tensor([10.0**level for level in config.levels]).repeat_interleave(config.group)
@@ -89,7 +89,7 @@ def plot(result: Result[Config]) -> Figure:
 
 
 def claims(result: Result[Config]) -> list[Claim]:
-    """Judge the paper's forms if the decay per step is small, the exact ones always, and how even the others are."""
+    """Judge the exact formulas, the paper's if the decay per step is small, and how evenly AdamW and SGDM rotate."""
     config = result.config
     judged = []
     for leading, norm_name, angle_name in ((True, "(84)", "(87)"), (False, "exact, ours", "exact, ours")):

@@ -1,9 +1,9 @@
 """Neurons that rotate at different speeds at first come to rotate at the same speed (RE Figure 1).
 
-One neuron of each convolution of a ResNet-8, trained with AdamW at a constant learning rate on a part of CIFAR-10 of
-8 × 8 pixels. Initial norms are the same in all layers and those in equilibrium are not, so the first angles differ. The
-paper draws the figure as a concept and has no numbers: the bounds are ours. A single neuron's angle is noisy, so each
-point is a mean over 2 % of the run, and over 10 % in the figure.
+The experiment follows one neuron of each convolution of a ResNet-8. It trains with AdamW at a constant learning rate on
+a part of CIFAR-10 of 8 × 8 pixels. Initial norms are the same in all layers, but equilibrium norms are not, so the
+first angles differ. The paper's figure is a sketch without numbers, so the bounds are ours. The angle of a single
+neuron is noisy, so each point is a mean over 2 % of the run (10 % in the figure).
 """
 
 from dataclasses import dataclass

@@ -1,10 +1,10 @@
 """Scale-sensitive layers follow an effective weight decay: a CNN without norms and one standardised (RE Figure 11).
 
-Changed against the paper: four narrow convolutions on a part of CIFAR-10 of 8 × 8 pixels instead of VGG-13, the same
-optimizer, SGDM, with ten times the weight decay so that norms settle in 800 steps, and in 4,000 medium ones (20 times
-the time in which a norm adapts, paper: 39). Values are means over the neurons of a convolution, where the paper shows
-two neurons. λ_u is measured from the gradient (94), and λ_e = λ + λ_u takes the place of λ. Its expectation is taken as
-a mean over 22 % of the run in the figure, and over mid-run in the claims: that of one step is mostly noise.
+Differences from the paper: four narrow convolutions on a part of CIFAR-10 of 8 × 8 pixels replace VGG-13. The optimizer
+is SGDM too, with ten times the weight decay, so that norms settle within 800 steps. Medium runs have 4,000 steps, 20
+times the time in which a norm adapts (paper: 39). Values are means over the neurons of a convolution. The paper shows
+two neurons. λ_u is measured from the gradient (94), and λ_e = λ + λ_u replaces λ. λ_u of one step is mostly noise, so
+it is averaged over 22 % of the run in the figure and over mid-run in the claims.
 """
 
 from dataclasses import dataclass
@@ -84,14 +84,14 @@ def _lambda_err_course(result: Result[Config], arm: str) -> Array:
 
 
 def corrected(result: Result[Config], arm: str, quantity: str) -> Array:
-    """Return predicted rotation or norm in mid-run with λ_e in the place of λ."""
+    """Return predicted rotation or norm in mid-run with λ_e instead of λ."""
     angle, norm = (of_arm(result, f"predicted_{name}", arm) for name in QUANTITIES)
     law = correct(angle, norm, decay_error=_lambda_err(result, arm), norm_power=0.25)
     return np.asarray(law.angular_update if quantity == "angle" else law.norm)
 
 
 def corrected_course(result: Result[Config], arm: str, quantity: str) -> Array:
-    """Return the same over time. Norms follow the gradient's, which is averaged over `SMOOTHING` points too."""
+    """Return the same over time. Norms depend on gradient norms, which are averaged over `SMOOTHING` points too."""
     angle, norm = (of_arm(result, f"predicted_{name}_course", arm) for name in QUANTITIES)
     law = correct(angle, smoothed(norm, SMOOTHING), decay_error=_lambda_err_course(result, arm), norm_power=0.25)
     return np.asarray(law.angular_update if quantity == "angle" else law.norm)
@@ -119,7 +119,7 @@ def plot(result: Result[Config]) -> Figure:
 
 
 def claims(result: Result[Config]) -> list[Claim]:
-    """Judge whether standardised weights follow λ, and those without a norm λ_e."""
+    """Judge whether standardised weights follow λ, and whether weights without a norm follow λ_e."""
     plain = "without norms"
     standardised = "weights standardised"
     share = np.abs(_lambda_err(result, plain) - 1)

@@ -1,9 +1,9 @@
 """Imbalanced rotation costs accuracy: a share p of the neurons turns f times slower or faster (RE Figure 12).
 
-Rotational AdamW with the angles of some neurons of each layer scaled, at the best of the learning rates for each share
-and factor, which seeds that are not judged choose. Half of a share turns slower and half faster in the second kind of
-imbalance. Changed against the paper: ResNet-8 on a part of CIFAR-10 of 8 × 8 pixels in 120 steps, medium 600, for
-ResNet-18 in 200 epochs. Two learning rates, medium four, instead of eight.
+Rotational AdamW rotates some neurons of each layer by scaled angles. Each share and factor has its best learning rate,
+chosen on seeds that are not judged. In the second kind of imbalance, half of the share rotates slower and half faster.
+Differences from the paper: ResNet-8 on a part of CIFAR-10 of 8 × 8 pixels in 120 steps (medium: 600) replaces ResNet-18
+in 200 epochs. There are two learning rates (medium: four) instead of eight.
 """
 
 from collections.abc import Callable, Mapping
@@ -31,7 +31,7 @@ FACTOR = 10.0
 
 @dataclass(frozen=True)
 class Imbalance:
-    """Shares of the neurons that turn slower and faster, and the factor by which they do."""
+    """Shares of the neurons that rotate slower and faster, and the factor between them and the others."""
 
     slower: float = 0.0
     faster: float = 0.0
@@ -39,7 +39,7 @@ class Imbalance:
 
     @property
     def share(self) -> float:
-        """The share p of all neurons that turn otherwise."""
+        """The share p of all neurons that rotate slower or faster."""
         return self.slower + self.faster
 
     def __str__(self) -> str:
@@ -90,7 +90,7 @@ def _both(share: float, factor: float) -> Imbalance:
 
 
 def _on_axes(shares: tuple[float, ...], factors: tuple[float, ...]) -> list[Imbalance]:
-    """Return both kinds of imbalance with p varied at f = 10, and with f varied at p = 50 %, the balanced one first."""
+    """Return both kinds of imbalance with p varied at f = 10 and f varied at p = 50 %. The balanced one comes first."""
     places = [*((share, FACTOR) for share in shares), *((SHARE, factor) for factor in factors)]
     return [Imbalance(), *(kind(*place) for kind in (_slower, _both) for place in places)]
 
@@ -124,7 +124,7 @@ def _best(result: Result[Config], imbalance: str) -> Array:
 
 
 def plot(result: Result[Config]) -> Figure:
-    """Draw how fast neurons turn, and accuracy over the share and over the factor, mean with its interval."""
+    """Draw how fast neurons rotate, and accuracy over the share and over the factor, as means with intervals."""
     accuracies = (f"accuracy, f = {FACTOR:g}", f"accuracy, p = {100 * SHARE:g} %")
     panels = Panels("rotation over balanced", *accuracies, horizontal_spacing=0.08)
     neurons = np.linspace(0, 1, 201)
@@ -149,7 +149,7 @@ def plot(result: Result[Config]) -> Figure:
 
 
 def _on_axis(config: Config, kind: Callable[[float, float], Imbalance], axis: str) -> dict[float, str]:
-    """Return the imbalances of a kind on an axis of the figure, by their places there, the balanced one among them."""
+    """Return the imbalances of a kind on an axis of the figure by position, including the balanced one."""
     places = {0.0 if axis == "share" else 1.0: BALANCED}
     for name in config.imbalances:
         each = config.imbalance(name)

@@ -1,10 +1,10 @@
 """AdamW turns a transformer faster than equilibrium at first, and its rotational variant does not (RE Figure 14).
 
-Changed against the paper: a vision transformer of two narrow layers on a part of CIFAR-10 instead of DeiT-tiny on
-ImageNet. The paper shows the first 40 of 300 epochs, in which its learning rate hardly falls. Here it is constant after
-a short warmup. The ratio of equilibrium norm to initial norm is 2 in quick runs and 3.3 in medium runs (the paper's is
-about 3.5). Medium runs have 2,000 steps, five times 1/(lr·wd). The variant's first step centres its weights and turns
-them once by about 1/√fan-in, which is outside the figure.
+Differences from the paper: a vision transformer of two narrow layers on a part of CIFAR-10 replaces DeiT-tiny on
+ImageNet. The paper shows the first 40 of 300 epochs, in which its learning rate hardly falls. Here the learning rate is
+constant after a short warmup. The ratio of equilibrium norm to initial norm is 2 in quick runs and 3.3 in medium runs
+(the paper's is about 3.5). Medium runs have 2,000 steps, five times 1/(lr·wd). The variant's first step centres its
+weights and rotates them once by about 1/√fan-in, which is outside the figure.
 """
 
 from dataclasses import dataclass

@@ -1,9 +1,9 @@
 """Rotational variants tolerate other choices of β, centring and granularity (RE Figure 15).
 
-The average of update sizes with β, centring of the updates (the default), of the weights after each step as the paper
-prints it, or none, and vectors per neuron or per layer. Changed against the paper: ResNet-8 with rotational SGDM on a
-part of CIFAR-10 of 8 × 8 pixels, for ResNet-18, a GPT of two narrow layers with rotational AdamW and gains on
-characters, and hundreds of steps.
+Three choices are varied. β is the memory of the average of update sizes. Centring applies to the updates (the default),
+to the weights after each step (as printed in the paper), or not at all. Vectors are neurons or whole layers.
+Differences from the paper: ResNet-8 with rotational SGDM on a part of CIFAR-10 of 8 × 8 pixels replaces ResNet-18. The
+GPT has two narrow layers, rotational AdamW and gains, and learns characters. Runs have hundreds of steps.
 """
 
 from dataclasses import dataclass

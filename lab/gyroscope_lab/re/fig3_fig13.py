@@ -1,12 +1,12 @@
 """Learning rate against weight decay at a constant product, with AdamW and its rotational variant (RE Figures 3, 13).
 
-The product sets how fast weights turn in equilibrium, and the learning rate alone how fast gains and biases learn.
-Changed against the paper: ResNet-8 on a part of CIFAR-10 of 8 × 8 pixels and a GPT of two narrow layers on Shakespeare.
-Quick runs have 400 steps (paper: 78,000 and 15,000) and a product of 3e-2, 60 times the paper's (GPT: 12 times), so
-that norms settle: the run is as long as 12 times 1/(lr·wd), the time in which a norm adapts, and the paper's as 39.
-Medium runs have 2,000 steps and a product of 1e-2, 20 times that time, and the GPT has byte pairs. Predictions are
-those of the exact law. The points at which the start is judged were chosen by a look at quick runs: in their first 2 %
-the lowest learning rate rotates too fast as well, 1.2 and 1.3 times, and too slowly only after that.
+The product sets how fast weights rotate in equilibrium. The learning rate alone sets how fast gains and biases learn.
+Differences from the paper: ResNet-8 on a part of CIFAR-10 of 8 × 8 pixels and a GPT of two narrow layers on
+Shakespeare. Quick runs have 400 steps (paper: 78,000 and 15,000). Their product is 3e-2, 60 times the paper's (GPT: 12
+times), so that norms settle. A norm adapts in 1/(lr·wd) steps. Quick runs are 12 times as long (paper: 39). Medium runs
+have 2,000 steps and a product of 1e-2, so they are 20 times as long, and the GPT has byte pairs. Predictions use the
+exact law. The points at which the start is judged were chosen by looking at quick runs. In their first 2 % the lowest
+learning rate rotates too fast as well, by factors of 1.2 and 1.3, and only then too slowly.
 """
 
 from collections.abc import Sequence
@@ -44,7 +44,7 @@ EARLY = 2
 
 @dataclass(frozen=True)
 class Config(Arms):
-    """Learning rates at a constant product with weight decay. The rotational variant has the ends and the middle."""
+    """Learning rates at a constant product with weight decay. The variant has the lowest, middle and highest."""
 
     lrs: tuple[float, ...] = ()
     shown: tuple[float, ...] = ()
@@ -63,7 +63,7 @@ class Config(Arms):
 
     @property
     def candidates(self) -> list[str]:
-        """All learning rates but the lowest and the highest: the arms between which is chosen."""
+        """The arms to choose from: all learning rates except the lowest and the highest."""
         return [_arm(name, lr) for name in OPTIMIZERS for lr in self.rates(name)[1:-1]]
 
 
@@ -115,7 +115,7 @@ PAPER = {
 
 
 def measure(trial: Trial[Config]) -> Measurements:
-    """Train one pair, and return scores, courses of the median hidden layer, and means over hidden layers of ratios."""
+    """Train one pair. Return scores, curves of the median hidden layer, and mean ratios over hidden layers."""
     return train_arm(trial, _rotation)
 
 
@@ -135,7 +135,7 @@ def _rotation(run: Run) -> Measurements:
 
 
 def plot(result: Result[Config]) -> Figure:
-    """Draw the score of every pair, and norm and rotation over time of the three that are shown."""
+    """Draw the score of every pair, and norm and rotation over time for three of them."""
     config = result.config
     panels = Panels(config.score, "norm", "angle per step, rad", horizontal_spacing=0.08)
     for (name, _), colour in zip(OPTIMIZERS.items(), COLOURS, strict=False):
@@ -167,12 +167,12 @@ def _product(config: Config) -> float:
 
 
 def claims(result: Result[Config]) -> list[Claim]:
-    """Judge the optimum between the ends, and rotation and norms at the start, in mid-run and at the end."""
+    """Judge the optimum between the extremes, and rotation and norms at the start, in mid-run and at the end."""
     return [*_optimum(result), *_equilibrium(result)]
 
 
 def _gains(result: Result[Config], over: Sequence[str], arms: Sequence[str]) -> Array:
-    """Return by how much one arm is better than another, seed by seed. Arms are given for each seed."""
+    """Return by how much one arm is better than another, seed by seed. Each seed may have other arms."""
     score = result.config.score
     difference = of_chosen(result, score, arms) - of_chosen(result, score, over)
     return -difference if score == "loss" else difference

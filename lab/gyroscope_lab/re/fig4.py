@@ -1,9 +1,10 @@
 """Adam with L2 turns its layers unequally and loses to AdamW, and balanced rotation closes the gap (RE Figure 4).
 
-A sweep of learning rate and weight decay for both, the special variant (the direction of Adam with L2, the angle of
-AdamW, β = 0.9 as Table 4 has it for a ResNet) and rotational AdamW at settings near AdamW's best. Two seeds that are
-not judged choose the settings. Changed against the paper: ResNet-8 on a part of CIFAR-10 of 8 × 8 pixels in 600 steps,
-for ResNet-18 in 200 epochs, and two or three settings of each optimizer instead of some forty.
+Learning rate and weight decay are swept for both optimizers. The special variant and rotational AdamW have settings
+near AdamW's best. The special variant has the direction of Adam with L2, the angle of AdamW, and β = 0.9 as in Table 4
+for a ResNet. Two seeds that are not judged choose the settings. Differences from the paper: ResNet-8 on a part of
+CIFAR-10 of 8 × 8 pixels in 600 steps replaces ResNet-18 in 200 epochs. Each optimizer has two or three settings instead
+of about forty.
 """
 
 from dataclasses import dataclass, replace
@@ -36,7 +37,7 @@ class Config(Arms):
 
     @property
     def candidates(self) -> list[str]:
-        """The arms between which is chosen."""
+        """The arms to choose from."""
         return [*self.of("Adam+L2"), *self.of("AdamW")]
 
 
@@ -86,7 +87,7 @@ def _rotation(run: Run) -> Measurements:
 
 
 def plot(result: Result[Config]) -> Figure:
-    """Draw accuracy of every arm, and the rotation of layers for the best of both optimizers, the last layer dotted."""
+    """Draw the accuracy of every arm, and the rotation of layers at the best settings of both. The last is dotted."""
     config = result.config
     best = {name: choose(result, "accuracy", config.of(name)) for name in ("Adam+L2", "AdamW")}
     panels = Panels("accuracy on images held out", "angle per step of each layer, rad", horizontal_spacing=0.08)

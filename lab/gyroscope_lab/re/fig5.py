@@ -1,10 +1,11 @@
 """Rotational SGDM needs less tuning in a layer-normalised ResNet, and no warmup at large batches (RE Figure 5).
 
-Changed against the paper: ResNet-8 on a part of CIFAR-10 of 8 × 8 pixels in 200 steps, medium 600, for ResNet-18 on
-CIFAR-100 in 200 epochs (left). The same network with batch norm, in 2 epochs of batches of 512, medium 10 epochs of
-batches of 256 and 1,024 (390 and 97 steps), stands for ResNet-50 on ImageNet in 10 epochs of batches of 2,000 to 32,000
-(6,400 to 400 steps, right). Weight decay is ten times as large, since the runs are short. In quick runs, large batches
-have two learning rates: SGDM is better at the lower, and what it would reach below that is not known.
+Differences from the paper: on the left, ResNet-8 on a part of CIFAR-10 of 8 × 8 pixels in 200 steps (medium: 600)
+replaces ResNet-18 on CIFAR-100 in 200 epochs. On the right, the same network with batch norm replaces ResNet-50 on
+ImageNet in 10 epochs of batches of 2,000 to 32,000 (6,400 to 400 steps). It trains for 2 epochs of batches of 512
+(medium: 10 epochs of batches of 256 and 1,024, 390 and 97 steps). Weight decay is ten times as large because the runs
+are short. Quick runs with large batches have two learning rates. SGDM is better at the lower one, and lower ones were
+not tried.
 """
 
 from dataclasses import dataclass
@@ -55,7 +56,7 @@ def _config(base: dict[str, Any], setups: dict[str, tuple[dict[str, Any], tuple[
 
 
 def _large_batch(size: int, lrs: tuple[float, ...], *, passes: int = 1, **length: Any) -> dict[str, Any]:
-    """Return a setup of large batches, each accumulated in so many passes."""
+    """Return a setup of large batches, each accumulated in several passes."""
     batch = {"norm": "batch", "warmup": 0, "batch_size": size // passes, "accumulate": passes}
     return {f"batch {size:,}, no warmup": ({**batch, **length}, lrs)}
 
@@ -85,7 +86,7 @@ PAPER = _config(
 
 
 def measure(trial: Trial[Config]) -> Measurements:
-    """Return scores, and the 95 % over the 5 % quantile of the rotation of a layer's neurons, mean of the layers."""
+    """Return scores, and the 95 % over the 5 % quantile of the neurons' rotation, as a mean over layers."""
     return train_arm(trial, _spread)
 
 

@@ -43,7 +43,7 @@ PAPER = Config(speedup=1, steps=30_000)
 
 
 def measure(trial: Trial[Config]) -> Measurements:
-    """Simulate both optimizers on the same noise, and return courses of a few vectors and means of the second half."""
+    """Simulate both optimizers on the same noise. Return curves of a few vectors and means of the second half."""
     config = trial.config
     shape = (config.vectors, config.fan_in)
     path = network(
@@ -99,7 +99,7 @@ def predicted(result: Result[Config], rule: UpdateRule) -> tuple[float, float]:
 
 
 def claims(result: Result[Config]) -> list[Claim]:
-    """Judge whether AdamW is as predicted and even, and Adam with L2 slower for larger gradients."""
+    """Judge whether AdamW is as predicted and even, and whether Adam with L2 is slower for larger gradients."""
     norm, angle = predicted(result, result.config.rules[0])
     turns = result["settled_angle"]
     spread = relative_spread(turns)

@@ -2,13 +2,13 @@
 
 Four assumptions are measured at a constant learning rate: gradients are orthogonal to weights and to past updates,
 scaled gradients have the length √C, and their radial part adds little to weight decay. Norm and rotation in equilibrium
-follow from them. The figure shows single neurons, as in the paper, and claims judge means over the neurons of layers.
-Changed against the paper: ResNet-8 on a part of CIFAR-10 of 8 × 8 pixels and a GPT of two narrow layers on Shakespeare.
-Quick runs have 500 and 1,200 steps, and products of learning rate and weight decay of 1e-2 and 2.5e-3, so that norms
-settle. The medium GPT has byte pairs, the paper's learning rate and weight decay (5e-4 and 0.5, product 2.5e-4) and
-12,000 steps, 3 times 1/(lr·wd), where the paper has 3.75. The medium ResNet has a product of 1e-3 (paper: 1e-4) and
-5 times 1/(lr·wd) (paper: 7.8). A GPT is judged by kind of layer, because the gradient adds to the decay of some kinds
-and reduces that of others. Corrections by the measured λ_u and C_err are those of RE (89) to (91).
+follow from them. The figure shows single neurons, as in the paper. The claims are about means over the neurons of a
+layer. Differences from the paper: ResNet-8 on a part of CIFAR-10 of 8 × 8 pixels and a GPT of two narrow layers on
+Shakespeare. Quick runs have 500 and 1,200 steps, and products of learning rate and weight decay of 1e-2 and 2.5e-3, so
+that norms settle. The medium GPT has byte pairs, the paper's learning rate and weight decay (5e-4 and 0.5, product
+2.5e-4) and 12,000 steps, which is 3 times 1/(lr·wd) (paper: 3.75). The medium ResNet has a product of 1e-3 (paper:
+1e-4) and 5 times 1/(lr·wd) (paper: 7.8). A GPT is judged by kind of layer, because the gradient adds to the decay of
+some kinds and reduces that of others. Corrections by the measured λ_u and C_err are those of RE (89) to (91).
 """
 
 from dataclasses import dataclass
@@ -64,7 +64,7 @@ KINDS = {
 
 @dataclass(frozen=True)
 class Config:
-    """A training at a constant learning rate, and the two layers of which a neuron is drawn."""
+    """A training at a constant learning rate, and two layers. One neuron of each is drawn."""
 
     settings: dict[str, Any]
     shown: tuple[str, str]
@@ -130,7 +130,7 @@ def _assumptions(run: Run, shown: tuple[str, ...]) -> Measurements:
 
 
 def plot(result: Result[Config]) -> Figure:
-    """Draw the six quantities of both neurons, of the first seed, with those of a random walk."""
+    """Draw six quantities of both neurons for the first seed, with those of a random walk."""
     config = result.config
     panels = Panels(*(title for *_, title in ROWS), rows=3, vertical_spacing=0.09, horizontal_spacing=0.09)
     t, axis = course_axis(config.settings)
@@ -159,7 +159,7 @@ def corrections(result: Result[Config]) -> tuple[Array, Array]:
 
 
 def claims(result: Result[Config]) -> list[Claim]:
-    """Judge the assumptions in a normalised network, or the part that the gradient takes in a GPT's decay."""
+    """Judge the assumptions in a normalised network, or the gradient's share of the decay in a GPT."""
     return _normalised(result) if result.config.normalised else _poorly_normalised(result)
 
 

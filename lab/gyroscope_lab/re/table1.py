@@ -26,7 +26,7 @@ SOURCES = {"AdamW": "Table 1", "SGDM": "Table 1", "Lion": "(70)-(72)", "Adam+L2"
 class Config:
     """Tangent white noise, and the simple system with unit and with random gammas.
 
-    A batch of 128 gives gradients that are near Gaussian, as Lion's prediction asks for (see beyond/lion_batch).
+    A batch of 128 gives nearly Gaussian gradients, which Lion's prediction assumes (see beyond/lion_batch).
     """
 
     speedup: float
@@ -57,8 +57,8 @@ PAPER = Config(speedup=1, steps=50_000, vectors=128)
 def measure(trial: Trial[Config]) -> Measurements:
     """Return (optimizers, loss scales) of the second half of a run, after three timescales or more, by vector.
 
-    The update is the whole step ‖w' - w‖. Its gradient's part, of which Table 1 speaks, is larger by about
-    a²/(2η_r²), a the decay per step: half a percent at the quick size, and one percent under Lion.
+    The update is the whole step ‖w' - w‖. Table 1 gives only the gradient's part, which is larger by about a²/(2η_r²),
+    with the decay per step a. That is half a percent at the quick size, and one percent under Lion.
     """
     settled = _walk(trial).averages(after=trial.config.steps // 2)
     values = {
@@ -86,7 +86,7 @@ def _walk(trial: Trial[Config]) -> Trajectory:
 def predicted(result: Result[Config], system: str, leading_order: bool) -> dict[str, Array]:
     """Return norm, angle and update size, (optimizers, loss scales).
 
-    From hyper-parameters alone, but for random gammas, where the gradient norm of every vector is measured.
+    They follow from hyper-parameters alone. Only random gammas need the measured gradient norm of every vector.
     """
     config = result.config
     gradients = np.array([[unit_grad_norm(config.shape, config.batch, scale)] for _, scale in config.settings])
@@ -119,7 +119,7 @@ def plot(result: Result[Config]) -> Figure:
 
 
 def claims(result: Result[Config]) -> list[Claim]:
-    """Judge the paper's forms and the exact law, dependence on the gradient's scale, and evenness."""
+    """Judge the paper's formulas and the exact law, dependence on the gradient's scale, and evenness over vectors."""
     return [*_values(result), *_scales(result), *_evenness(result)]
 
 
@@ -167,7 +167,7 @@ def _evenness(result: Result[Config]) -> list[Claim]:
 
 
 def _error(result: Result[Config], system: int, scale: int) -> Array:
-    """Return the error of (87) for Adam+L2, seed by seed, because each has gammas of its own."""
+    """Return the error of (87) for Adam+L2, seed by seed, because each seed has other gammas."""
     rule = optimizers(result.config.speedup)[3]
     gradients = result["gradient"][:, system, 3, scale]
     predictions = [

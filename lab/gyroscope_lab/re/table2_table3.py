@@ -1,20 +1,20 @@
 """Rotational variants train as well as their base: AdamW (RE Table 2), SGDM and Lion (RE Table 3).
 
-The base has the best of three learning rates, a factor of 4 apart, which is a factor of 2 in rotation. Seeds that are
-not judged choose it. Zero-shot is the variant at the base's learning rate, and best shot the variant at the best of its
-own three. A variant matches its base if the loss differs by at most 0.5 %, and the accuracy by at most 0.01, in either
-direction. The special variant has the direction of Adam with L2 and the angle of AdamW, at the variant's best shot.
-Beside the paper's: variants that turn as their base is forecast to (`gyro.optim.follow`), initial norms of equilibrium
-for both, and a GPT without the gains that the paper gives it. Changed against the paper: ResNet-8 on a part of CIFAR-10
-of 8 × 8 pixels, a vision transformer of two narrow layers for DeiT, a GPT of two narrow layers on Shakespeare, an
-encoder–decoder of two narrow layers on German and English number words for Transformer-S on IWSLT'14, and no ImageNet.
-Quick runs have hundreds of steps. Medium runs have 2,000 steps (ResNet) and 1,500 (others), 7 to 10 times 1/(lr·wd),
-the time in which a norm adapts (paper: 12 to 39). They leave out Transformer-S: it learns number words at once, at a
-step that differs from seed to seed, so that scores have a spread of 0.2 before it and none after it. The loss is that
-on data held out, where the paper has perplexity, its exponential, and BLEU. It is per character in quick runs and per
-byte pair in medium ones. The paper's Transformer-S has a weight decay of 1e-4, at which its variant hardly turns
-(zero-shot BLEU 19.9 of AdamW's 34.6). Here all arms have one at which norms settle, at the paper's size that of its
-best shot, 0.2.
+The base has the best of three learning rates. They are a factor of 4 apart, which is a factor of 2 in rotation. Seeds
+that are not judged choose it. "Zero-shot" is the variant at the base's learning rate, and "best shot" the variant at
+the best of its own three. A variant matches its base if the loss differs by at most 0.5 %, and the accuracy by at most
+0.01, in either direction. The special variant has the direction of Adam with L2 and the angle of AdamW, at the
+variant's best shot. We added variants that rotate as their base is forecast to (`gyro.optim.follow`), equilibrium norms
+at the start for both, and a GPT without the paper's gains. Differences from the paper: ResNet-8 on a part of CIFAR-10
+of 8 × 8 pixels, a vision transformer of two narrow layers instead of DeiT, and a GPT of two narrow layers on
+Shakespeare. An encoder–decoder of two narrow layers on German and English number words replaces Transformer-S on
+IWSLT'14. There is no ImageNet. Quick runs have hundreds of steps. Medium runs have 2,000 steps (ResNet) and 1,500
+(others), 7 to 10 times 1/(lr·wd), the time in which a norm adapts (paper: 12 to 39). They leave out Transformer-S,
+which learns number words suddenly, at a different step for each seed. Scores have a spread of 0.2 before that step and
+none after it. The score is the loss on held-out data. The paper reports perplexity, which is its exponential, and BLEU.
+The loss is per character in quick runs and per byte pair in medium ones. The paper's Transformer-S has a weight decay
+of 1e-4, at which its variant hardly rotates (zero-shot BLEU is 19.9, AdamW's is 34.6). Here all arms have a weight
+decay at which norms settle. At the paper's size it is that of the paper's best shot, 0.2.
 """
 
 from collections.abc import Mapping
@@ -65,7 +65,7 @@ class Config(Arms):
     """(network, base optimizer)."""
 
     def methods(self, network: str) -> list[str]:
-        """Return what was tried on a network."""
+        """Return the methods that were tried on a network."""
         return [arm.removeprefix(f"{network}: ") for arm in self.parts if arm.startswith(f"{network}: ")]
 
     def shots(self, network: str, method: str) -> list[str]:
@@ -75,17 +75,17 @@ class Config(Arms):
 
     @property
     def families(self) -> list[tuple[str, list[str]]]:
-        """The arms between which is chosen, and by which score."""
+        """The arms to choose from, and the score that decides."""
         pairs = [(network, method) for network, base in self.rows for method in (base, f"rotational {base}")]
         return [(score_of(network), self.shots(network, method)) for network, method in pairs]
 
     @property
     def candidates(self) -> list[str]:
-        """All arms between which is chosen."""
+        """All arms to choose from."""
         return [arm for _, shots in self.families for arm in shots]
 
     def judged_parts(self, choosing: Mapping[str, Array]) -> list[str]:
-        """Return the base at its best, the variant zero-shot and at its best, the special variant, and what is ours."""
+        """Return the base at its best, the variant zero-shot and at its best, the special variant, and our own arms."""
         best = [best_part(self, choosing, score, shots) for score, shots in self.families]
         judged = {arm for each in best for arm in (each, variant_of(each), special_of(each))}
         to_choose = {*self.candidates, *map(special_of, self.candidates)}
@@ -104,7 +104,7 @@ def variant_of(arm: str) -> str:
 
 
 def special_of(arm: str) -> str:
-    """Return the special variant at the learning rate of a rotational one, or the arm itself if it is none.
+    """Return the special variant at the learning rate of a rotational arm, or the arm itself if it is not rotational.
 
     >>> special_of("GPT: rotational AdamW, lr × 4")
     'GPT: special variant, lr × 4'
@@ -113,7 +113,7 @@ def special_of(arm: str) -> str:
 
 
 def score_of(network: str) -> str:
-    """Return what is drawn and chosen by."""
+    """Return the score that is drawn and that chooses."""
     return "loss" if network in ("GPT", TRANSFORMER_S) else "accuracy"
 
 
@@ -283,7 +283,7 @@ def claims(result: Result[Config]) -> list[Claim]:
 
 
 def _matches(result: Result[Config], network: str, method: str, base: list[str], arms: list[str]) -> list[Claim]:
-    """Return the claims that loss, and accuracy if there is one, are those of the base. Arms are given by seed."""
+    """Return the claims that loss and accuracy, if there is one, match the base. Each seed may have other arms."""
     ratio = of_chosen(result, "loss", arms) / of_chosen(result, "loss", base)
     judged = [agrees(f"{network}: loss of {method}, over its base's", 1.0, ratio, within=LOSS_MARGIN)]
     difference = of_chosen(result, "accuracy", arms) - of_chosen(result, "accuracy", base)

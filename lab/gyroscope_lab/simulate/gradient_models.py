@@ -1,7 +1,7 @@
 """Models of a simulated gradient: tangent white noise, or the simple system of RE Appendix J.
 
-Weights are (settings, vectors, entries). All settings share one draw of noise, which makes a sweep comparable and
-cheap, or each has its own.
+Weights are (settings, vectors, entries). Either all settings share one draw of noise, which makes a sweep comparable
+and cheap, or each has its own.
 """
 
 from collections.abc import Callable, Iterator

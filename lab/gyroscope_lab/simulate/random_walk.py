@@ -108,7 +108,7 @@ def network(
     >>> walk.norm.shape
     (2, 16)
     """
-    check_count("batch", batch, at_least=4)  # the normalisation takes two of its directions
+    check_count("batch", batch, at_least=4)  # the normalisation removes two of its directions
     run = _Simulation(optimizers, shape, False, seed, dtype, device)
     run.place(None if norm is None else run.per_setting("norm", norm), independent)
     scale = run.per_setting("loss_scale", loss_scale)

@@ -62,7 +62,7 @@ class Trajectory:
     """A simulated run. Arrays are (records, settings, vectors), or (records, vectors) for a single optimizer.
 
     `steps[i]` is the step of record i, or the last of those that it averages (angles by their mean, norms by their
-    RMS). Step 0 is the first. `norm` is read after the step, the gradient before it.
+    RMS). Step 0 is the first. `norm` is measured after the step, and the gradient before it.
     """
 
     steps: Int64
@@ -81,7 +81,7 @@ class Trajectory:
         """Return the records of `step` and later."""
         chosen = self.steps >= step
         if not chosen.any():
-            raise ValueError(f"step={step} is after the last record, which is of step {self.steps[-1]}")
+            raise ValueError(f"step={step} is after the last record, at step {self.steps[-1]}")
         records: dict[str, Any] = {field.name: getattr(self, field.name) for field in fields(self)}
         later: dict[str, Any] = {name: None if x is None else x[chosen] for name, x in records.items()}
         return Trajectory(**later)

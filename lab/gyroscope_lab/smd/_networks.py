@@ -1,6 +1,6 @@
-"""What SMD's experiments on networks share: the training of an arm, and the motion of its layers, each one vector.
+"""Shared parts of SMD's experiments on networks: the training of an arm, and the motion of its layers as vectors.
 
-The paper follows the weight of a whole convolution, which a norm behind it makes scale-invariant as its filters are.
+The paper follows the weight of a whole convolution. A norm after it makes the whole scale-invariant, like each filter.
 """
 
 from collections import deque
@@ -36,12 +36,12 @@ SMALL: dict[str, Any] = {
 
 @final
 class LayerMotion:
-    """The motion of every layer over a run, (steps, layers) each: what SMD's figures are drawn from.
+    """The motion of every layer over a run, as arrays (steps, layers). SMD's figures show it.
 
     norm2     ‖w‖² after the step
     angle     ∠(w_t, w_{t+1}), in radians
     gradient  ‖g̃‖² = ‖g‖²·‖w‖², the squared unit gradient norm
-    h         (‖g‖² + 2α⟨v, g⟩)·‖w‖², which takes its place under momentum α (SMD 60)
+    h         (‖g‖² + 2α⟨v, g⟩)·‖w‖², which replaces it under momentum α (SMD 60)
     turned    by its number of steps k: ∠(w_{t-k+1}, w_{t+1}), NaN for the first steps
     """
 
@@ -79,7 +79,7 @@ class LayerMotion:
         return np.array(self.rows)[..., place]
 
     def turned(self, span: int) -> Array:
-        """Return the angle over so many steps."""
+        """Return the angle over this number of steps."""
         return np.array(self.rows)[..., 4 + self.spans.index(span)]
 
 
@@ -116,7 +116,7 @@ def train_arm(
 
 
 def averaged(values: Array, width: int) -> Array:
-    """Return means over `width` steps around each step, fewer at the ends: the paper's estimate of an expectation.
+    """Return means over `width` steps around each step, fewer at the ends. The paper estimates expectations this way.
 
     >>> averaged(np.array([0.0, 3.0, 6.0]), 3).tolist()
     [1.5, 3.0, 4.5]
@@ -129,7 +129,7 @@ def averaged(values: Array, width: int) -> Array:
 
 
 def theory_norm(rule: SGDM, mean_h: Array) -> Array:
-    """Return ‖w‖ of Theorems 1 and 2 for the expectation L of h̃, which without momentum is ‖g̃‖²."""
+    """Return ‖w‖ of Theorems 1 and 2 for the expectation L of h̃. Without momentum, h̃ is ‖g̃‖²."""
     # A mean of few steps may be below 0, where there is no equilibrium.
     return np.asarray((equilibrium_norm2(rule, 1.0) * np.sqrt(np.maximum(mean_h, 0))) ** 0.5)
 
@@ -140,7 +140,7 @@ def theory_angle(rule: SGDM) -> float:
 
 
 def drawn(values: Array) -> Array:
-    """Return what a figure shows, (points, layers): means of the run around each of `POINTS` steps."""
+    """Return the data of a figure, (points, layers): means around each of `POINTS` steps of the run."""
     return averaged(values, max(len(values) // POINTS, 1))[drawn_steps(len(values))]
 
 

@@ -1,7 +1,7 @@
 """The maps of Spherical Motion Dynamics: how SGD and SGDM move the squared norm of a scale-invariant vector.
 
-They know a gradient only by its size at unit norm, L_t = ‖g̃_t‖² = ‖g_t‖²·‖w_t‖², so that any course of L_t can be
-tried: constant, drifting, in steps, noisy. Each input is a number, or an array (steps,) or (steps, runs), in float64.
+The maps use only the size of a gradient at unit norm, L_t = ‖g̃_t‖² = ‖g_t‖²·‖w_t‖². So any sequence L_t can be tried:
+constant, drifting, in steps, noisy. Each input is a number, or an array (steps,) or (steps, runs), in float64.
 """
 
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from gyroscope.tools import Array, Values, check_fraction, non_negative_array, p
 class NormPath:
     """Squared norm after each step and the angle of each step, in radians: (steps,) or (steps, runs).
 
-    `state` is (‖w_t‖², ⟨w_t,w_{t-1}⟩, ‖w_{t-1}‖²) at the end, from which a further run may start.
+    `state` is (‖w_t‖², ⟨w_t,w_{t-1}⟩, ‖w_{t-1}‖²) at the end. Another run may start from it.
     """
 
     norm2: Array
@@ -41,7 +41,7 @@ def sgd_map(
 ) -> NormPath:
     """Follow SGD with L2:  x_{t+1} = (1 - 2·lr·λ)·x_t + lr²·L_t/x_t,  x = ‖w‖²     (SMD 42, 130).
 
-    `keep_square` has (1 - lr·λ)² instead (SMD 41), which is exact. `norm2` is x_0, a number or one for each run.
+    `keep_square` uses (1 - lr·λ)² instead (SMD 41), which is exact. `norm2` is x_0, a number or one for each run.
 
     >>> path = sgd_map(np.full(20_000, 0.5), lr=0.1, weight_decay=1e-3, norm2=10.0)
     >>> f"{path.norm2[-1]:.2f} at sqrt(L·lr/(2λ)) = {(0.5 * 0.1 / 2e-3) ** 0.5:.2f}"
@@ -77,10 +77,10 @@ def sgdm_map(
 
         X' = A X + (lr²·h̃_t/X[0], 0, 0),   A = [[b², -2αb, α²], [b, -α, 0], [1, 0, 0]],   b = 1 + α - lr·λ
 
-    - `unit_grad2`: h̃_t = (‖g_t‖² + 2α⟨v_{t-1},g_t⟩)·‖w_t‖², or L_t where momentum and gradient are orthogonal.
-    - `lr`, `weight_decay`, `momentum`: SGDM's. Where lr changes, α in A is α·lr_t/lr_{t-1}, because torch keeps the
+    - `unit_grad2`: h̃_t = (‖g_t‖² + 2α⟨v_{t-1},g_t⟩)·‖w_t‖², or L_t if momentum and gradient are orthogonal.
+    - `lr`, `weight_decay`, `momentum`: SGDM's. If lr changes, α in A is α·lr_t/lr_{t-1}, because torch keeps the
       momentum in units of the gradient.
-    - `norm2`: starts at rest at this squared norm. Or `state`: goes on from the end of an earlier path, whose last rate
+    - `norm2`: start at rest at this squared norm. Or `state`: go on from the end of an earlier path, whose last rate
       was `lr_before`.
 
     >>> path = sgdm_map(np.full(5000, 0.5), lr=0.1, weight_decay=1e-3, momentum=0.9, norm2=10.0)
@@ -119,7 +119,7 @@ def sgdm_map(
 
 
 def next_norm(norm: Values, *, lr: Values, weight_decay: Values, unit_grad_norm: Values) -> Values:
-    """Return ‖w‖ after a step of SGD as SMD approximates it: a pull inwards and a push outwards.
+    """Return SMD's approximation of ‖w‖ after a step of SGD: a pull inwards and a push outwards.
 
         ‖w'‖ ≈ ‖w‖ - lr·λ·‖w‖ + lr²/(2‖w‖³)·‖g̃‖²     (SMD 15)
 
@@ -132,7 +132,7 @@ def next_norm(norm: Values, *, lr: Values, weight_decay: Values, unit_grad_norm:
 
 
 class Modes(NamedTuple):
-    """Eigenvalues of the matrix A of `sgdm_map`, the slowest first: what is left of each mode after a step."""
+    """Eigenvalues of the matrix A of `sgdm_map`, the slowest first. Each is the share of a mode left after a step."""
 
     slow: float
     momentum: float
@@ -144,8 +144,8 @@ def sgdm_modes(lr: float, weight_decay: float, momentum: float) -> Modes:
 
         λ1, λ3 = (b² ± b·sqrt(b² - 4α))/2 - α,   λ2 = α,   b = 1 + α - lr·λ     (SMD 67-69)
 
-    To first order λ1 = 1 - 2·lr·λ/(1-α) and λ3 = α² + 2α²·lr·λ/(1-α). They are real if lr·λ ≤ (1 - √α)², and
-    ValueError is raised beyond (SMD assumption 4).
+    To first order λ1 = 1 - 2·lr·λ/(1-α) and λ3 = α² + 2α²·lr·λ/(1-α). They are real if lr·λ ≤ (1 - √α)². Larger values
+    raise ValueError (SMD assumption 4).
 
     >>> [round(mode, 6) for mode in sgdm_modes(lr=0.1, weight_decay=5e-4, momentum=0.9)]
     [0.998996, 0.9, 0.810814]

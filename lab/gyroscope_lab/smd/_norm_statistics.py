@@ -1,4 +1,4 @@
-"""How fast a norm under SGD and SGDM closes in on its equilibrium, and how closely it keeps to it (SMD).
+"""How fast a norm under SGD and SGDM approaches its equilibrium, and how much it fluctuates there (SMD).
 
 SGD moves x = ‖w‖² of a scale-invariant vector by (SMD 42)
 
@@ -17,13 +17,13 @@ from gyroscope.tools import Values, check_fraction, non_negative_array, positive
 
 
 def contraction_near_equilibrium(lr: Values, weight_decay: Values, momentum: float = 0.0) -> Values:
-    """Return the factor per step by which ‖w‖² closes in on its equilibrium once it is near.
+    """Return the factor per step by which ‖w‖² approaches its equilibrium once it is near.
 
         1 - 4·lr·weight_decay/(1 - momentum)     (slope of SMD (42) and (66) at their fixed points)
 
-    Leading order: with momentum 0.9 the rate is 1 % too slow at a hundredth of the limit set on lr·weight_decay, 11 %
-    at a tenth. Beyond a quarter the norm swings through its equilibrium. ‖w‖⁴ closes in by this factor from any
-    distance (ours). Without weight decay it is 1: the norm never settles.
+    This is the leading order. With momentum 0.9 the rate is 1 % too slow at a hundredth of the limit on
+    lr·weight_decay, and 11 % at a tenth. Beyond a quarter the norm overshoots its equilibrium. ‖w‖⁴ approaches by this
+    factor from any distance (ours). Without weight decay the factor is 1, because the norm never settles.
 
     >>> f"{contraction_near_equilibrium(lr=0.1, weight_decay=5e-4, momentum=0.9):.3f}"
     '0.998'
@@ -36,7 +36,7 @@ def contraction_far_above(lr: Values, weight_decay: Values, momentum: float = 0.
 
         1 - 2·lr·weight_decay/(1 - momentum)     (SMD (67), (124), (128))
 
-    Weight decay acts alone there, because the gradient's share falls as 1/‖w‖⁴. No norm falls faster.
+    Only weight decay matters there, because the gradient's share falls as 1/‖w‖⁴. No norm falls faster.
 
     >>> f"{contraction_far_above(lr=0.1, weight_decay=5e-4, momentum=0.9):.3f}"
     '0.999'
@@ -49,8 +49,9 @@ def contraction_of_bound(lr: Values, weight_decay: Values, momentum: float = 0.0
 
         1 - 4·lr·weight_decay/(1 - momentum)     (SMD (17), (20))
 
-    The number of `contraction_near_equilibrium`, but for the square of the error: the error itself is promised only
-    half that rate, that of `contraction_far_above`. The bound shrinks until it meets `norm_variance_bound`.
+    This is the factor of `contraction_near_equilibrium`, but for the square of the error. For the error itself the
+    bound guarantees only half that rate, as in `contraction_far_above`. The bound shrinks until it reaches
+    `norm_variance_bound`.
 
     >>> f"{contraction_of_bound(lr=0.1, weight_decay=5e-4):.4f}"
     '0.9998'
@@ -64,7 +65,7 @@ def norm_variance_bound(lr: Values, momentum: float = 0.0, *, variance: Values, 
         SGD      variance·lr²/lower                                                  (SMD (17), (51))
         SGDM     3·variance·lr²·(1 + 4α² + α⁴)/(lower·(1-α)⁴), α = momentum          (SMD (20), (101))
 
-    The second does not reduce to the first: as momentum -> 0 it is three times as large. `norm_variance` is the value.
+    The second does not reduce to the first. As momentum -> 0 it is three times as large. `norm_variance` is the value.
 
     >>> norm_variance_bound(lr=0.5, variance=0.1, lower=0.5)
     0.05
@@ -76,7 +77,7 @@ def norm_variance_bound(lr: Values, momentum: float = 0.0, *, variance: Values, 
 
 
 def norm_variance(lr: Values, momentum: float = 0.0, *, variance: Values, mean: Values) -> Values:
-    """Return the variance of ‖w‖² in equilibrium, in units of ‖w‖⁴: the value under `norm_variance_bound`.
+    """Return the variance of ‖w‖² in equilibrium, in units of ‖w‖⁴. `norm_variance_bound` bounds it.
 
         variance·lr²/(4·mean·(1-α)²)     (ours: docs/theory.md, "Scatter of norm and angle under SGDM")
 
@@ -92,13 +93,13 @@ def norm_variance(lr: Values, momentum: float = 0.0, *, variance: Values, mean: 
 
 
 def angle_variance_bound(momentum: float = 0.0, *, variance: Values, mean: Values, lower: Values) -> Values:
-    """Return SMD's bound on the variance of the angle turned per step in equilibrium, in radians squared.
+    """Return SMD's bound on the variance of the angle per step in equilibrium, in radians squared.
 
         SGD      variance/(mean·lower)                                                    (SMD (21), (111))
         SGDM     variance·(1-α²)·(1 + 4α² + α⁴)/(4·mean·lower·α⁴), α = momentum           (SMD (22), (123))
 
-    The second does not reduce to the first but diverges as momentum -> 0: the proof bounds the one mode that turns the
-    vector, of size α², by all three. Neither shrinks with lr·weight_decay. The value, `angle_variance`, does.
+    The second does not reduce to the first but diverges as momentum -> 0. The proof bounds the one mode that rotates
+    the vector, of size α², by all three. Neither bound shrinks with lr·weight_decay. The value, `angle_variance`, does.
 
     >>> angle_variance_bound(variance=0.1, mean=1.0, lower=0.5)
     0.2
@@ -107,7 +108,7 @@ def angle_variance_bound(momentum: float = 0.0, *, variance: Values, mean: Value
     positive_array("mean", mean)
     positive_array("lower", lower)
     if not np.all(np.less_equal(lower, mean)):
-        raise ValueError(f"lower={lower} exceeds mean={mean}, of which it is a lower bound: swap them")
+        raise ValueError(f"lower={lower} exceeds mean={mean}, but must be below it: swap them")
     bound = variance / (mean * lower)
     return bound if momentum == 0 else bound * (1 - momentum**2) * _mode_gains(momentum) / (4 * momentum**4)
 
@@ -119,8 +120,8 @@ def angle_variance(
 
         lr·weight_decay·(1-α)/(2·(1+α²))·variance/mean²     (ours)
 
-    Derived in docs/theory.md, "Scatter of norm and angle under SGDM". For SGD the angle varies, relatively, half as
-    much as L_t. Leading order in lr·weight_decay and in the fluctuations of L_t.
+    Derived in docs/theory.md, "Scatter of norm and angle under SGDM". For SGD the relative variation of the angle is
+    half that of L_t. This is the leading order in lr·weight_decay and in the fluctuations of L_t.
 
     >>> f"{angle_variance(lr=0.1, weight_decay=5e-4, variance=0.1, mean=1.0):.2e}"
     '2.50e-06'
@@ -131,12 +132,12 @@ def angle_variance(
 
 
 def steps_to_new_equilibrium(k: float, lr: float, weight_decay: float, momentum: float = 0.0) -> int:
-    """Return the least number of steps to the new equilibrium after lr was divided by k. `lr` is the NEW rate.
+    """Return the smallest number of steps to the new equilibrium after lr was divided by k. `lr` is the NEW rate.
 
         ⌈ln k·(1-α)/(4·lr·weight_decay)⌉     (SMD Corollary 3.1)
 
-    A lower bound: after these steps ‖w‖⁴ is still 2 - 1/k times its new equilibrium (ours), so the norm up to 19 %
-    too large. Where lr or weight_decay is 0 there is no equilibrium to count to: ValueError.
+    This is a lower bound. After these steps ‖w‖⁴ is still 2 - 1/k times its new equilibrium (ours), so the norm is up
+    to 19 % too large. If lr or weight_decay is 0, there is no equilibrium and ValueError is raised.
 
     >>> steps_to_new_equilibrium(k=10, lr=0.01, weight_decay=5e-4, momentum=0.9)
     11513
@@ -150,13 +151,13 @@ def steps_to_new_equilibrium(k: float, lr: float, weight_decay: float, momentum:
 
 
 def least_gradient_share(lr: float, weight_decay: float, momentum: float = 0.0) -> float:
-    """Return what the smallest L_t must exceed for SMD's theorems to apply, as a share of the mean: l/L.
+    """Return the share of the mean that the smallest L_t must exceed for SMD's theorems to apply: l/L.
 
         SGD      2·(2ηλ/(1 - 2ηλ))²                                  (SMD assumption 3)
         SGDM     2·(6ηλ/((1-α)³(1+α) - 8ηλ(1-α)))², α = momentum     (SMD assumption 6)
 
-    η lr, λ weight_decay. The proofs need it, equilibrium does not: the second is 1, which no sequence reaches, at
-    ηλ = 2·10⁻⁴ and momentum 0.9 already. Where its denominator is not positive, no sequence is enough: infinite.
+    η is lr and λ is weight_decay. The proofs need this, but equilibrium does not. At ηλ = 2·10⁻⁴ and momentum 0.9 the
+    second is already 1, which no sequence reaches. It is infinite if its denominator is not positive.
 
     >>> f"{least_gradient_share(0.2, 1e-4):.1e}", f"{least_gradient_share(0.2, 1e-4, momentum=0.9):.4f}"
     ('3.2e-09', '0.0081')

@@ -22,7 +22,7 @@ ROWS = Split()
 
 @dataclass(frozen=True)
 class Trace:
-    """What was measured at every step, per vector: (steps, vectors)."""
+    """Measurements of every step and vector: arrays (steps, vectors)."""
 
     norm2: Tensor
     """‖w‖² after the step."""
@@ -34,7 +34,7 @@ class Trace:
 
 @dataclass(frozen=True, kw_only=True)
 class SGDConfig:
-    """Settings for one momentum. L_t is `level`, or about it, up to ± `noise`."""
+    """Settings for one momentum. L_t is `level`, up to ± `noise`."""
 
     momentum: float
     weight_decay: float
@@ -95,7 +95,7 @@ def equilibrium_angle(rule: SGDM) -> float:
 
 @final
 class DrivenWeights:
-    """Weight vectors under torch's SGD, which gets tangent gradients of prescribed size.
+    """Weight vectors under torch's SGD with tangent gradients of prescribed size.
 
     rule       the optimizer
     fan_in     entries of a vector
@@ -112,7 +112,7 @@ class DrivenWeights:
     def drive(self, unit_norm2: Tensor, steps: Iterable[int], *, angles: bool = True) -> Trace:
         """Take the steps that index `unit_norm2`, the squared unit norms L_t (steps, vectors).
 
-        Angles need not be measured: they cost half as much again.
+        Measuring angles is optional, because it takes half as long again.
         """
         alpha = self.optimizer.param_groups[0]["momentum"]
         state = self.optimizer.state[self.weight]

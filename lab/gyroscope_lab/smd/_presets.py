@@ -1,7 +1,7 @@
-"""The paper's own training settings (Spherical Motion Dynamics, section 5), in the words of `TrainConfig`.
+"""The paper's own training settings (Spherical Motion Dynamics, section 5), as settings of `TrainConfig`.
 
-The paper trains ResNet-50 on ImageNet, which is not read here: the same rates, decay and schedules train ResNet-18 on
-CIFAR-10. Of its COCO detector nothing can be had.
+The paper trains ResNet-50 on ImageNet, which is not available here. The same rates, decay and schedules train ResNet-18
+on CIFAR-10. There is no substitute for its COCO detector.
 """
 
 from typing import Any

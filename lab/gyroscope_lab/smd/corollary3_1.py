@@ -56,7 +56,7 @@ PAPER = Config(decay=1e-4, vectors=32, seeds=5)
 
 
 def measure(trial: Trial[Config]) -> Measurements:
-    """Divide lr by k in equilibrium, with and without rescaling: norms and angles after it."""
+    """Divide lr by k in equilibrium, with and without rescaling. Return norms and angles after it."""
     least = trial.config.least(trial.part)
     steps = 2 * least
     left, rescaled = (_train(trial, rescale, steps) for rescale in (False, True))
@@ -119,7 +119,7 @@ def plot(result: Result[Config]) -> Figure:
 
 
 def claims(result: Result[Config]) -> list[Claim]:
-    """Judge how long it takes, what that costs, and how a rescaled norm avoids it."""
+    """Judge how long the new equilibrium takes, how small the angle is until then, and how rescaling avoids it."""
     return [claim for i, momentum in enumerate(result.config.momenta) for claim in _claims_at(result, i, momentum)]
 
 

@@ -1,9 +1,9 @@
 """At a fixed lr, norm and rotation of a network's layers meet their predictions, with momentum sooner (SMD Figure 2).
 
-Changed against the paper: a small CNN on CIFAR-10 of 8 × 8 pixels in place of ResNet-50 on ImageNet, all four of its
-convolutions in place of one, and 20 times the product lr·wd, so that SGD settles within 3,000 steps. Weights begin at
-4.5 times their usual norm, above equilibrium, so that there is a way to go. Expectations are means over 200 steps of
-SGD, and over 200·(1-α) steps with momentum α, as the layers then change so much faster.
+Differences from the paper: a small CNN on CIFAR-10 of 8 × 8 pixels replaces ResNet-50 on ImageNet. All four of its
+convolutions are measured, not one. The product lr·wd is 20 times as large, so that SGD settles within 3,000 steps.
+Weights start at 4.5 times their usual norm, above equilibrium, so that they have to settle. Expectations are means over
+200 steps of SGD, or 200·(1-α) steps with momentum α, because the layers then change faster by that factor.
 """
 
 from dataclasses import dataclass
@@ -43,7 +43,7 @@ PAPERS_PRODUCT = (0.2, 1e-4)
 
 @dataclass(frozen=True)
 class Config(Arms):
-    """One arm without momentum, and one with it, of the same lr and wd."""
+    """One arm without momentum and one with it, at the same lr and wd."""
 
 
 QUICK = Config(
@@ -55,7 +55,7 @@ PAPER = Config(base={}, arms={SGD: preset("smd/fixed-sgd"), SGDM: preset("smd/fi
 
 
 def measure(trial: Trial[Config]) -> Measurements:
-    """Train, and compare norm and angle with theory, over time and settled, and how fast the norm came there."""
+    """Train, and compare norm and angle with theory over time and after settling. Measure how fast the norm settles."""
     motion, _ = train_arm(trial)
     rule = rule_of(trial.config, trial.part)
     norm = np.sqrt(motion["norm2"])
@@ -78,7 +78,7 @@ def measure(trial: Trial[Config]) -> Measurements:
 
 
 def _steps_per_e_fold(norm: Array, theory: Array) -> float:
-    """Return the steps in which ‖w‖⁴ comes e times nearer to its equilibrium, from the start until it is `NEAR`."""
+    """Return the steps in which ‖w‖⁴ comes closer to its equilibrium by a factor e, until it is `NEAR`."""
     near = np.flatnonzero(norm <= NEAR * theory)
     settled = near[0] if len(near) else len(norm) - 1
     excess = (norm[0] / theory[settled]) ** 4 - 1
@@ -105,7 +105,7 @@ def plot(result: Result[Config]) -> Figure:
 
 
 def claims(result: Result[Config]) -> list[Claim]:
-    """Judge whether theory is met, momentum settles 1/(1-α) times sooner, and the theorems' assumptions hold."""
+    """Judge whether theory agrees, momentum settles 1/(1-α) times sooner, and the theorems' assumptions hold."""
     config = result.config
     alpha = rule_of(config, SGDM).momentum
     ratio = of_arm(result, "e_fold", SGD).mean(1) / of_arm(result, "e_fold", SGDM).mean(1)
@@ -132,7 +132,7 @@ def _predictions(result: Result[Config], arm: str) -> list[Claim]:
 
 
 def _assumptions(result: Result[Config]) -> list[Claim]:
-    """Judge assumption 3 in the layer that is furthest from it, assumption 6 in the layer nearest to it."""
+    """Judge assumption 3 in the layer furthest from it, and assumption 6 in the layer nearest to it."""
     sgd = rule_of(result.config, SGD)
     sgdm = rule_of(result.config, SGDM)
     needed = {

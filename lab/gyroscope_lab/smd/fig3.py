@@ -1,11 +1,11 @@
 """Rescaling by k^(-1/4) when lr is divided by k keeps the angle if gradients stay alike (SMD Figures 3, 6, Table 1).
 
-Changed against the paper: a small CNN on CIFAR-10 of 8 × 8 pixels in place of ResNet-50 on ImageNet, 50 times the
-product lr·wd, so that the first stage settles. The stages are a third, a third, 2/9 and 1/9 of the run as there.
-Without rescaling every fall of lr leaves the angle too small. Corollary 3.1 assumes that unit gradient norms stay as
-they were. Here they grow, so norms rescaled by it are too small and angles too large, by (norm of theory/norm)². The
-third arm (ours) rescales to the norm that the measured gradients have in theory, again and again after each fall of lr.
-The norm is compared with that of the measured h̃.
+Differences from the paper: a small CNN on CIFAR-10 of 8 × 8 pixels replaces ResNet-50 on ImageNet. The product lr·wd is
+50 times as large, so that the first stage settles. As in the paper, the stages are a third, a third, 2/9 and 1/9 of the
+run. Without rescaling, the angle is too small after every fall of lr. Corollary 3.1 assumes that unit gradient norms do
+not change. Here they grow, so norms rescaled by it are too small and angles too large, by (norm of theory/norm)². The
+third arm (ours) rescales repeatedly after each fall of lr, to the norm that theory predicts from the measured
+gradients. The norm is compared with the prediction from the measured h̃.
 """
 
 from collections.abc import Callable
@@ -50,7 +50,7 @@ TABLE1 = {STANDARD: 76.25, RESCALED: 76.27}
 
 @dataclass(frozen=True)
 class Config(Arms):
-    """The same multi-stage training, left to itself and with norms rescaled in two ways."""
+    """The same multi-stage training, without rescaling and with two kinds of rescaling."""
 
     @property
     def milestones(self) -> tuple[float, ...]:
@@ -78,7 +78,7 @@ PAPER = Config(
 
 
 def measure(trial: Trial[Config]) -> Measurements:
-    """Train through all stages: angle and norm of each over theory, layer by layer, and the accuracy at the end."""
+    """Train through all stages. Return angle and norm of each layer over theory, and the accuracy at the end."""
     rescaling = _by_measured_gradients(trial.config) if trial.part == MEASURED_GRADIENTS else _not_at_all
     motion, accuracy = train_arm(trial, rescaling=rescaling)
     stages = trial.config.stages(len(motion.rows))
@@ -109,7 +109,7 @@ def _not_at_all(motion: LayerMotion) -> None:
 
 
 def _by_measured_gradients(config: Config) -> Callable[[LayerMotion], Array | None]:
-    """Return a rescaling to the norm of theory at the lr of the next step and the mean h̃ of the last steps."""
+    """Return a rescaling to the norm that theory predicts from the next step's lr and the mean h̃ of the last steps."""
     peak = rule_of(config, MEASURED_GRADIENTS)
     lr = peak.lr
     since_fall = 0
@@ -136,7 +136,7 @@ def _lr(config: Config, t: Integers, steps: int) -> Array:
 
 
 def plot(result: Result[Config]) -> Figure:
-    """Draw angles of all layers beside theory, and norm and unit gradient norms of the third, of the first seed."""
+    """Draw the angles of all layers with theory, and norm and unit gradient norms of the third, for the first seed."""
     config = result.config
     norms = ("norm of convolution 3, standard", "norm, rescaled", "norm, rescaled by measured gradients (ours)")
     titles = (*(f"angle, {arm}" for arm in config.parts), *norms, *(f"‖g̃‖² and h̃, {arm}" for arm in config.parts))
@@ -170,7 +170,7 @@ def plot(result: Result[Config]) -> Figure:
 
 
 def claims(result: Result[Config]) -> list[Claim]:
-    """Judge whether rescaled stages rotate as theory says, and nearer to it than stages left to themselves."""
+    """Judge whether rescaled stages rotate as predicted, and closer to it than stages without rescaling."""
     ratio = of_arm(result, "angle_ratio", RESCALED).mean(2)
     norm = of_arm(result, "norm_ratio", RESCALED).mean(2)
     alone = of_arm(result, "angle_ratio", STANDARD).mean(2)
@@ -193,7 +193,7 @@ def claims(result: Result[Config]) -> list[Claim]:
 
 
 def _explained(result: Result[Config]) -> list[Claim]:
-    """Judge whether angles follow norms, and whether norms that follow measured gradients keep them (ours)."""
+    """Judge whether angles follow norms, and whether norms set by measured gradients keep the angles (ours)."""
     judged = []
     for arm in (STANDARD, RESCALED):
         product = (of_arm(result, "angle_ratio", arm) * of_arm(result, "norm_ratio", arm) ** 2).mean(2)

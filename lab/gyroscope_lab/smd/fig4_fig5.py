@@ -37,7 +37,7 @@ class Config(SGDConfig):
 
     @property
     def timescale(self) -> float:
-        """Steps in which the distance of ‖w‖² from its equilibrium shrinks e times (SMD 17, 20)."""
+        """Steps in which the distance of ‖w‖² from its equilibrium shrinks by a factor e (SMD 17, 20)."""
         return (1 - self.momentum) / (4 * self.lr * self.weight_decay)
 
     @property
@@ -92,7 +92,7 @@ def measure(trial: Trial[Config]) -> Measurements:
 
 
 def _settled(config: Config) -> NDArray[np.intp]:
-    """Return the steps four timescales or more after the start and after every step of the last shape."""
+    """Return the steps at least four timescales after the start and after every jump of the last shape."""
     since = np.arange(config.steps) % (config.steps // len(PLATEAUS))
     late = np.flatnonzero(since >= 4 * config.timescale)
     if not len(late):
@@ -126,7 +126,7 @@ def mapped(result: Result[Config], seed: int, shape: int) -> Array:
 
 
 def claims(result: Result[Config]) -> list[Claim]:
-    """Judge whether settled ‖w‖² is the prediction for the L of the moment, and the paper's map the way there."""
+    """Judge whether settled ‖w‖² is that predicted for the current L, and whether the paper's map leads there."""
     config = result.config
     settled = [
         agrees(f"‖w‖²/sqrt(E L_t) after settling, L_t {shape}", config.unit_norm2, result["settled"][:, i], within=0.03)

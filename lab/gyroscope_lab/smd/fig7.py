@@ -1,10 +1,10 @@
 """lr grows with the batch, yet one large step turns less than the small steps it stands for (SMD Figures 7 and 8).
 
-Linear scaling takes one step of batch kB and rate k·lr for k steps of batch B and rate lr. In equilibrium that step
-turns by sqrt(k) times the angle of one small step. The k small steps, whose momentum keeps their direction, turn by
-sqrt(k + 2Σ(k-j)α^j) times it (ours). The sum of kB gradients is less than k times that of B.
-Changed against the paper: a small CNN on CIFAR-10 of 8 × 8 pixels in place of ResNet-50 on ImageNet, batches of 64,
-256 and 1,024 in place of 256, 1,024 and 4,096, a fixed lr, and 50 times the product lr·wd, so that layers settle.
+Linear scaling replaces k steps of batch B and rate lr by one step of batch kB and rate k·lr. In equilibrium that step
+rotates by sqrt(k) times the angle of one small step. The k small steps, whose momentum keeps their direction, rotate by
+sqrt(k + 2Σ(k-j)α^j) times that angle (ours). The sum of kB gradients is less than k times that of B. Differences from
+the paper: a small CNN on CIFAR-10 of 8 × 8 pixels replaces ResNet-50 on ImageNet. Batches are 64, 256 and 1,024 instead
+of 256, 1,024 and 4,096. lr is fixed, and the product lr·wd is 50 times as large, so that layers settle.
 """
 
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ LATE = 0.5
 
 @dataclass(frozen=True)
 class Config(Arms):
-    """One arm for each of `FACTORS`, of equally many samples."""
+    """One arm for each of `FACTORS`, all with the same number of samples."""
 
 
 def _arms(lr: float, batch: int, steps: int) -> dict[str, dict[str, float]]:
@@ -47,7 +47,7 @@ PAPER = Config(
 
 
 def measure(trial: Trial[Config]) -> Measurements:
-    """Train, and measure angles of one step and of as many as a larger batch stands for, and summed gradients."""
+    """Train, and measure angles of one step and of as many steps as a larger batch replaces, and summed gradients."""
     motion, _ = train_arm(trial, spans=FACTORS)
     late = slice(int(LATE * len(motion.rows)), None)
     batch = settings_of(trial.config, trial.part)["batch_size"]
@@ -74,7 +74,7 @@ def turned_together(k: int, momentum: float) -> float:
 
 
 def plot(result: Result[Config]) -> Figure:
-    """Draw k small steps and the one step in their place, layer means of the first seed, and summed gradients."""
+    """Draw k small steps and the one step that replaces them (layer means of the first seed), and summed gradients."""
     config = result.config
     small, *large = config.parts
     share = np.linspace(0, 1, of_arm(result, "turned", small).shape[2])
@@ -109,7 +109,7 @@ def summed_gradient_ratio(result: Result[Config], arm: str) -> Array:
 
 
 def claims(result: Result[Config]) -> list[Claim]:
-    """Judge whether angles of one and of k steps are those of theory, and gradients grow less than the batch."""
+    """Judge whether angles of one and of k steps agree with theory, and gradients grow less than the batch."""
     config = result.config
     small, *large = config.parts
     one_small = of_arm(result, "turned_settled", small)[:, 0].mean(1)

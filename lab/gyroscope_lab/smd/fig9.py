@@ -1,9 +1,9 @@
 """The layers of MobileNet-V2 turn as predicted too, until lr falls (SMD Figure 9).
 
-Changed against the paper: a tenth of its width and strides for small images, no ShuffleNet-V2+, CIFAR-10 of 8 × 8
-pixels in place of ImageNet, 50 times the product lr·wd, so that the first stage settles. Filters of one channel, of its
-depthwise convolutions, are scale-invariant like all others. The first steps throw norms far above equilibrium, so the
-medium size has three times the steps, 1,200 of them in the first stage.
+Differences from the paper: a tenth of the width and strides for small images, no ShuffleNet-V2+, and CIFAR-10 of 8 × 8
+pixels instead of ImageNet. The product lr·wd is 50 times as large, so that the first stage settles. The one-channel
+filters of depthwise convolutions are scale-invariant like all others. The first steps raise norms far above
+equilibrium, so the medium size has three times the steps, 1,200 of them in the first stage.
 """
 
 from dataclasses import dataclass, replace
@@ -80,7 +80,7 @@ def plot(result: Result[Config]) -> Figure:
 
 
 def claims(result: Result[Config]) -> list[Claim]:
-    """Judge whether layers turn as predicted in the first stage, on average and most of them, and lag in the last."""
+    """Judge whether layers rotate as predicted in the first stage, on average and mostly, and lag in the last."""
     judged = []
     for arm in result.config.parts:
         low, high = of_arm(result, "settled", arm)[:, [1, 3]].T

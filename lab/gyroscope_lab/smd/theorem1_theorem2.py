@@ -59,7 +59,7 @@ PAPER = {
 
 
 def measure(trial: Trial[Config]) -> Measurements:
-    """Let weights run into equilibrium from below, from above and from far above."""
+    """Let weights settle in equilibrium from below, from above and from far above."""
     config = trial.config
     generator = trial.generator()
     first = config.equilibrium * torch.tensor(STARTS, dtype=torch.float64).repeat_interleave(config.vectors)
@@ -87,7 +87,7 @@ def measure(trial: Trial[Config]) -> Measurements:
 
 
 def _rate(y: Array, target: float, high: float, low: float) -> float:
-    """Return the slope of ln(y - target) by least squares while that falls from `high` to `low`, in targets."""
+    """Return the least-squares slope of ln(y - target) while y - target is between `high` and `low` targets."""
     distance = (y - target) / (target or 1.0)  # far above, the equilibrium itself is of no matter: target 0
     first = _first_below(distance, high)
     last = _first_below(distance, low)
@@ -112,7 +112,7 @@ def error_bound(result: Result[Config], seed: int) -> Array:
 
 
 def plot(result: Result[Config]) -> Figure:
-    """Draw the norm of the first seed from every start, and its mean square error under the bound."""
+    """Draw the norm of the first seed from every start, and its mean square error with the bound."""
     config = result.config
     t = shown_steps(config.steps, POINTS) + 1
     bounds = error_bound(result, 0)

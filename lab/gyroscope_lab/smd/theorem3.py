@@ -46,7 +46,7 @@ PAPER = Config(decay=2.5e-4, vectors=48, fan_in=4096, seeds=5)
 
 
 def measure(trial: Trial[Config]) -> Measurements:
-    """Run weights of two gradient sizes into equilibrium with torch's SGD, from below and from above."""
+    """Bring weights with two gradient sizes to equilibrium with torch's SGD, from below and from above."""
     config = trial.config
     rule = config.rule(trial.part)
     generator = trial.generator()
@@ -70,7 +70,7 @@ def measure(trial: Trial[Config]) -> Measurements:
 
 
 def plot(result: Result[Config]) -> Figure:
-    """Draw the angle of the first seed, from every start and for both sizes of gradient, beside its prediction."""
+    """Draw the angle of the first seed, from every start and for both sizes of gradient, with its prediction."""
     config = result.config
     t = shown_steps(config.steps, POINTS)
     panels = Panels(*(f"momentum {momentum:g}" for momentum in config.momenta))

@@ -24,15 +24,15 @@ def radius_and_direction(name: str, x: npt.ArrayLike) -> tuple[Array, Array]:
     x = np.asarray(x, dtype=np.float64)
     r = np.linalg.norm(x, axis=-1, keepdims=True)
     if not np.all(r > 0):
-        raise ValueError(f"{name} holds a vector of norm {r.min()}, which has no direction: leave such vectors out")
+        raise ValueError(f"{name} contains a vector of norm {r.min()}, which has no direction: leave such vectors out")
     return r, x / r
 
 
 @dataclass(frozen=True, eq=False)
 class EffectiveStep:
-    """One step as the sphere sees it: from `start` u, by `learning_rate` η_e along minus the tangent `direction` c⊥.
+    """One step on the sphere: from `start` u, by `learning_rate` η_e along minus the tangent `direction` c⊥.
 
-    `radial_factor` is 1 - A⟨c, u⟩, what the radial part of the step leaves of the radius.
+    `radial_factor` is 1 - A⟨c, u⟩, the share of the radius that the radial part of the step leaves.
     """
 
     learning_rate: Array
@@ -46,7 +46,7 @@ class EffectiveStep:
 
     @property
     def angle(self) -> Array:
-        """Angle the weight turns in this step, exactly, in radians: arctan(η_e‖c⊥‖)     (SP 37).
+        """Exact angle by which the weight rotates in this step, in radians: arctan(η_e‖c⊥‖) (SP 37).
 
         >>> f"{effective_step([1.0, 0.0], a=[0.0, 1.0], b=1.0, lr=1.0).angle:.4f}"
         '0.7854'
@@ -88,8 +88,8 @@ def effective_step(weight: npt.ArrayLike, a: npt.ArrayLike, b: npt.ArrayLike, lr
     r, u = radius_and_direction("weight", weight)
     b = np.broadcast_to(np.asarray(b, dtype=np.float64), u.shape)
     if not np.all(b):
-        raise ValueError("b holds a zero, and the step divides by it: add the optimizer's eps to b, such as 1e-8")
-    # Only the shape of b turns the direction. Its size goes into the learning rate.
+        raise ValueError("b contains a zero, and the step divides by b: add the optimizer's eps to b, such as 1e-8")
+    # Only the relative sizes of the entries of b change the direction. Its overall size is part of the learning rate.
     rms_b = np.sqrt(np.mean(b * b, axis=-1, keepdims=True))
     c = r * np.asarray(a, dtype=np.float64) / (b / rms_b)
     A = np.asarray(lr, dtype=np.float64)[..., None] / (r * r * rms_b)
@@ -106,7 +106,7 @@ def effective_step(weight: npt.ArrayLike, a: npt.ArrayLike, b: npt.ArrayLike, lr
 @final
 @dataclass(frozen=True)
 class SchemeComparison:
-    """How far apart two schemes are: the largest distance of all vectors and steps.
+    """How far apart two schemes are: the largest distance over all vectors and steps.
 
     start           of the first directions u_0
     learning_rate   of η_e, relative to the first scheme's
@@ -129,7 +129,7 @@ def compare_schemes(first: Iterable[EffectiveStep], second: Iterable[EffectiveSt
 
         u_0 = ũ_0,  η_e = η̃_e and c⊥ = c̃⊥ at every step   ⟹   u_k = ũ_k for all k     (SP Lemma 3, 14)
 
-    The premises suffice and are not needed: schemes with another η_e and c⊥ but the same η_e·c⊥ have the same path.
+    The premises are sufficient, not necessary. Schemes with other η_e and c⊥ but the same η_e·c⊥ have the same path.
 
     >>> plain = effective_step([1.0, 0.0], a=[0.0, 1.0], b=1.0, lr=0.1)
     >>> scaled = effective_step([2.0, 0.0], a=[0.0, 0.5], b=1.0, lr=0.4)  # twice the radius, four times lr
@@ -138,7 +138,7 @@ def compare_schemes(first: Iterable[EffectiveStep], second: Iterable[EffectiveSt
     """
     distances = [_distances(one, other) for one, other in zip(first, second, strict=True)]
     if not distances:
-        raise ValueError("there are no steps to compare: give each scheme the same number, at least one")
+        raise ValueError("there are no steps to compare: give both schemes the same number of steps, at least one")
     start = distances[0][0]
     rate, direction, path = np.max([later for _, *later in distances], axis=0)
     return SchemeComparison(start, float(rate), float(direction), float(path))

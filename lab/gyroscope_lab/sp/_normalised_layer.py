@@ -1,4 +1,4 @@
-"""What SP's experiments share: a normalised layer that learns from a teacher, and the generic scheme of a step."""
+"""Shared parts of SP's experiments: a normalised layer that learns from a teacher, and the generic form of a step."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -16,7 +16,7 @@ PAPER_LAYER: dict[str, Any] = {"neurons": 64, "fan_in": 128, "batch": 256, "seed
 
 @dataclass(frozen=True, kw_only=True)
 class LayerConfig:
-    """The layer and the batch. Experiments add what they vary."""
+    """The layer and the batch. Experiments add the settings that they vary."""
 
     neurons: int = 16
     fan_in: int = 32

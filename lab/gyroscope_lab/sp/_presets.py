@@ -1,6 +1,6 @@
-"""The paper's own training settings (Spherical Perspective, Tables 3 and 4), in the words of `TrainConfig`.
+"""The paper's own training settings (Spherical Perspective, Tables 3 and 4), as settings of `TrainConfig`.
 
-Crops and flips are the usual ones, because the paper names none. SVHN and ImageNet are not read here.
+Crops and flips are the usual ones, because the paper names none. SVHN and ImageNet are not available here.
 """
 
 from typing import Any

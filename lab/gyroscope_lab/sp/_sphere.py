@@ -44,7 +44,7 @@ def adam_learning_rate(lr: Values, r: Values, nu: Values, radial: Values) -> Val
 def adam_srt_learning_rate(lr: Values, r: Values, nu: Values, weight_decay: Values) -> Values:
     """Return Adam-SRT's effective learning rate: lr/(r·ν)/(1 - lr·λ·r/ν), ν = r·d^(-1/2)‖b‖     (SP Table 1).
 
-    Only the decay of this very step is radial, ⟨c, u⟩ = λr²: RT keeps the momentum tangent.
+    Only the decay of the current step is radial, ⟨c, u⟩ = λr², because RT keeps the momentum tangent.
 
     >>> adam_srt_learning_rate(lr=0.5, r=2.0, nu=2.0, weight_decay=1.0)
     0.25
@@ -66,8 +66,8 @@ def adam_nu(
         ν_k = d^(-1/2)·(1-β1^(k+1))/(1-β1)·sqrt((1-β2)/(1-β2^(k+1))·Σ_i β2^(k-i)·(r_k/r_i)²·‖∇L(u_i) + λr_i²u_i‖²)
                                                                                                             (SP 64)
 
-    ν is the second moment on the sphere, without eps: η_e is lr/(r·ν) if nothing is radial. `rescaled` leaves out
-    (r_k/r_i)²: ν^R, of Adam-SRT, which forgets radii (SP D.2, with λr_i² where the paper has λr_i).
+    ν is the second moment on the sphere, without eps. If nothing is radial, η_e is lr/(r·ν). `rescaled` leaves out
+    (r_k/r_i)² and gives ν^R of Adam-SRT, which forgets radii (SP D.2, with λr_i² instead of the paper's λr_i).
 
     >>> f"{adam_nu([2.0], [3.0], fan_in=9):.3f}"
     '1.000'
@@ -84,7 +84,7 @@ def adam_nu(
 
 @dataclass(frozen=True, eq=False)
 class MomentumOnSphere:
-    """What a momentum is made of, seen from the last weight, at `radius` r: past gradients, and past L2."""
+    """The parts of a momentum relative to the last weight, at `radius` r: past gradients and past L2."""
 
     gradient: Array
     l2: Array
@@ -106,7 +106,8 @@ def momentum_on_sphere(weights: npt.ArrayLike, gradients: npt.ArrayLike, beta: f
 
         c_grad = Σ_i β^(k-i)·(r_k/r_i)·∇L(u_i),   c_L2 = Σ_i β^(k-i)·(r_i/r_k)·u_i     (SP 17)
 
-    `gradients` are those at the weights, ∇L(x_i) = ∇L(u_i)/r_i. Radii of the past stand in both, in inverse proportion.
+    `gradients` are those at the weights, ∇L(x_i) = ∇L(u_i)/r_i. Both contain the radii of the past, in inverse
+    proportion.
 
     >>> momentum_on_sphere([[1.0, 0.0], [2.0, 0.0]], [[0.0, 1.0], [0.0, 1.0]], beta=0.5).l2.tolist()
     [1.25, 0.0]
@@ -123,7 +124,7 @@ def momentum_on_sphere(weights: npt.ArrayLike, gradients: npt.ArrayLike, beta: f
 def exponential_map(point: npt.ArrayLike, velocity: npt.ArrayLike) -> Array:
     """Return the end of a great circle from `point` on the unit sphere: cos‖v‖·u + sin‖v‖·v/‖v‖     (SP C.1.1).
 
-    The direction of `point`, which may have any norm above 0, turns by ‖v‖ radians. v must be tangent there.
+    The direction of `point` rotates by ‖v‖ radians. `point` may have any norm above 0, and v must be tangent there.
 
     >>> exponential_map([1.0, 0.0], [0.0, np.pi / 6]).round(3).tolist()
     [0.866, 0.5]
@@ -154,8 +155,8 @@ def transport(momentum: npt.ArrayLike, old: npt.ArrayLike, new: npt.ArrayLike) -
 
         T(m) = ⟨u, u'⟩m - ⟨m, u'⟩u     (SP 72)
 
-    T drops the radial part of m, turns what lies along the geodesic, and multiplies what is orthogonal to it by cosθ, θ
-    the angle from u to u'. `parallel_transport` keeps the latter.
+    T drops the radial part of m, rotates the part along the geodesic, and multiplies the part orthogonal to it by cosθ,
+    with the angle θ from u to u'. `parallel_transport` keeps the orthogonal part.
 
     >>> transport([0.0, 1.0, 2.0], old=[1.0, 0.0, 0.0], new=[0.0, 2.0, 0.0]).tolist()
     [-1.0, 0.0, 0.0]
@@ -180,11 +181,12 @@ def rescale_transport(momentum: npt.ArrayLike, old: npt.ArrayLike, new: npt.Arra
 
 
 def parallel_transport(vector: npt.ArrayLike, start: npt.ArrayLike, end: npt.ArrayLike) -> Array:
-    """Carry a tangent vector along the geodesic from `start` to `end`. Its norm stays, whatever its orientation.
+    """Carry a tangent vector along the geodesic from `start` to `end`. It keeps its norm.
 
         m - ⟨m, u'⟩/(1 + ⟨u, u'⟩)·(u + u')     (AdamG, Cho & Lee 2017)
 
-    It holds for m tangent at `start` and points of any norm above 0. Opposite points have many geodesics and raise.
+    It holds for m tangent at `start` and points of any norm above 0. Opposite points raise, because they have many
+    geodesics.
 
     >>> parallel_transport([0.0, 1.0, 2.0], start=[1.0, 0.0, 0.0], end=[0.0, 1.0, 0.0]).tolist()
     [-1.0, 0.0, 2.0]
@@ -212,7 +214,7 @@ def radii2(radius: float, lr: npt.ArrayLike, unit_grad_norm: npt.ArrayLike) -> A
 
         r_k² = sqrt(2·Σ_{i<k} (lr_i·‖∇L(u_i)‖)² + r0⁴)     (the solution of SP 46 to second order)
 
-    The next order is (lr_i·‖∇L(u_i)‖)²/r_i⁴ times smaller: the square of the tangent of the angle of a step.
+    The next order is smaller by (lr_i·‖∇L(u_i)‖)²/r_i⁴, the squared tangent of the angle of a step.
 
     >>> radii2(1.0, lr=0.1, unit_grad_norm=[1.0, 1.0]).round(4).tolist()
     [1.0, 1.01, 1.0198]

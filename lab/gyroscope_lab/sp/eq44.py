@@ -21,7 +21,7 @@ WAYS = ("with decay", "growing lr, no decay", "constant lr, no decay")
 
 @dataclass(frozen=True, kw_only=True)
 class Config(LayerConfig):
-    """Few enough steps that the growing rate stays below instability, which rounding errors would feel."""
+    """Few enough steps that the growing rate stays stable. Instability would amplify rounding errors."""
 
     steps: int = 200
     lr: float = 0.5
@@ -34,7 +34,7 @@ PAPER = Config(**PAPER_LAYER)
 
 
 def measure(trial: Trial[Config]) -> Measurements:
-    """Train a layer in three ways from the same start: distances from the way with decay, and norms of all."""
+    """Train a layer in three ways from the same start. Return distances from the run with decay, and all norms."""
     config = trial.config
     task, first = draw(trial)
     paths = [
@@ -68,7 +68,7 @@ def train(
 
 
 def plot(result: Result[Config]) -> Figure:
-    """Draw norms that part, and directions that do not."""
+    """Draw norms, which diverge, and directions, which do not."""
     panels = Panels("mean norm of a neuron", "largest distance of directions from the way with decay")
     t = np.arange(1, result.config.steps + 1)
     for i, way in enumerate(WAYS):
@@ -82,7 +82,7 @@ def plot(result: Result[Config]) -> Figure:
 
 
 def claims(result: Result[Config]) -> list[Claim]:
-    """Judge whether directions are the same, and would not be with a constant rate."""
+    """Judge whether directions are the same, and whether they differ with a constant rate."""
     return [
         # Rounding alone stays below 1e-15 here.
         at_most("largest distance between the directions over all steps", 1e-8, result["distance"][:, 0].max(1)),

@@ -1,10 +1,10 @@
 """A⟨c,u⟩ and η_e‖c⊥‖ stay small for every filter of a ResNet-20, and so does Theorem 4's variable (SP Figures 3–5).
 
 So 1 - A⟨c,u⟩ is positive, the expansion of Theorem 2 is valid for SGD-M and Adam, and that of Theorem 4 for SGD. The
-largest of all filters counts, at every step. Changed against the paper: the whole network trains from its initial
-weights, while the paper trains only filters, after a training of the rest. The network has half the width, on CIFAR-10
-of 8 × 8 pixels, for 60 steps. The paper prints the variable of Theorem 4 as (η‖∇L(u)‖)²/r². Its expansion needs that
-over r⁴ to be small, which has no unit.
+largest value over all filters counts at every step. Differences from the paper: the whole network trains from its
+initial weights, while the paper first trains the rest and then only filters. The network has half the width and trains
+on CIFAR-10 of 8 × 8 pixels for 60 steps. The paper prints the variable of Theorem 4 as (η‖∇L(u)‖)²/r². The expansion
+needs (η‖∇L(u)‖)²/r⁴, which has no unit, to be small.
 """
 
 from dataclasses import dataclass
@@ -51,7 +51,7 @@ PAPER = Config(base={}, arms={arm: {**each, **_CONSTANT, "epochs": 150} for arm,
 
 
 def measure(trial: Trial[Config]) -> Measurements:
-    """Train, and measure the largest |A⟨c,u⟩|, η_e‖c⊥‖ and variable of Theorem 4 of all filters and steps."""
+    """Train, and measure the largest |A⟨c,u⟩|, η_e‖c⊥‖ and variable of Theorem 4 over all filters and steps."""
     settings = trial.config.arms[trial.part]
     rows: list[list[float]] = []
     train_and_see(trial, settings, lambda step, weights: rows.append(largest(weights, settings["lr"])))
@@ -68,7 +68,7 @@ def measure(trial: Trial[Config]) -> Measurements:
 def largest(weights: dict[str, WeightStep], lr: float) -> list[float]:
     """Return the largest value over all filters of |A⟨c,u⟩|, η_e‖c⊥‖, and (lr‖∇L(u)‖)² over r⁴ and over r².
 
-    A step d = -lr·a/b has A·c = -d/r (SP 30): its radial part is A⟨c,u⟩, and what is left over 1 - A⟨c,u⟩ is η_e·c⊥.
+    A step d = -lr·a/b has A·c = -d/r (SP 30). Its radial part is A⟨c,u⟩. The rest over 1 - A⟨c,u⟩ is η_e·c⊥.
     """
     values = []
     for step in weights.values():

@@ -1,8 +1,8 @@
 """Rescaled and transported, momentum forgets radii, stays tangent and carries no L2: RT's three effects (SP 4.2).
 
-Two walks with the same effective learning rates, one with decay and one without, differ in their radii alone. Where L2
-passes through the momentum, they still take the same directions: effects 1 and 3 cancel (so do Li & Arora 2020 find).
-Decay that is decoupled has no effect 3, and shows effect 1 alone.
+Two walks with the same effective learning rates, one with decay and one without, differ only in their radii. If L2
+passes through the momentum, both still take the same directions, because effects 1 and 3 cancel (also found by Li &
+Arora 2020). Decoupled decay has no effect 3, and so shows effect 1 alone.
 """
 
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ SCHEMES = ("SGD-M", "SGD-M decoupled", "SGD-MRT", "Adam-S", "Adam-S decoupled", 
 
 @dataclass(frozen=True)
 class Config:
-    """One neuron of a normalised layer, with a decay strong enough to change its radius while momentum remembers."""
+    """One neuron of a normalised layer, whose decay changes its radius within the memory of the momentum."""
 
     fan_in: int = 32
     inputs: int = 1024
@@ -69,7 +69,7 @@ class Walker:
         self.decoupled = decoupled
 
     def backward(self, task: TeacherStudent, k: int) -> None:
-        """Compute the gradient, and a and b of the step to come."""
+        """Compute the gradient, and a and b of the next step."""
         self.before = self.weight.detach().clone()
         self.weight.grad = task.gradient(self.weight)
         a, self.b = generic(self.optimizer, self.weight, k)
@@ -81,7 +81,7 @@ class Walker:
         return effective_step(self.before.numpy(), self.a.numpy(), self.b.numpy(), lr)
 
     def set_effective_lr(self, rate: float) -> None:
-        """Set lr such that the effective learning rate will be `rate` (SP 11, solved for lr, with one number for b)."""
+        """Set lr so that the effective learning rate is `rate` (SP 11, solved for lr, with one number for b)."""
         r = float(self.before.norm())
         b = float(self.b[0, 0])
         radial = float((self.a * self.before).sum())  # ⟨c,u⟩
@@ -104,7 +104,7 @@ class Walker:
 
 
 def measure(trial: Trial[Config]) -> Measurements:
-    """Walk twice with the same effective learning rates, with decay and without: their distance and momenta."""
+    """Walk twice with the same effective learning rates, with decay and without. Return distances and momenta."""
     config = trial.config
     generator = trial.generator()
     task = TeacherStudent.draw(1, config.fan_in, config.inputs, generator)
@@ -119,7 +119,7 @@ def measure(trial: Trial[Config]) -> Measurements:
         free.backward(batch, k)
         effective = decaying.effective_step()
         free.set_effective_lr(float(effective.learning_rate[0]))
-        l2 = beta * l2 + config.weight_decay * decaying.before  # what plain momentum holds of L2 (SP 17)
+        l2 = beta * l2 + config.weight_decay * decaying.before  # the part of L2 in plain momentum (SP 17)
         u = directions(decaying.before)
         r = decaying.before.norm()
         tangent = (l2 - (l2 * u).sum() * u).norm() * r / np.linalg.norm(effective.direction)

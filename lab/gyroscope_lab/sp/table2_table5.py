@@ -1,10 +1,11 @@
 """How accurate seven methods are, each with the weight decay and β2 of Table 4 (SP Tables 2 and 5).
 
-A method has the best of three learning rates, 1, 3 and 10 times that of Table 3, by seeds that are not judged. Changed
-against the paper: ResNet-20 of half its width, a fifth of CIFAR-10 at 8 × 8 pixels without augmentation, 500 steps of
-64 images in place of 405 epochs. The schedule falls at the same shares of the run. So short a training shows which
-method learns fastest, not which ends best. The medium size has forty seeds of the three methods that the paper orders.
-The size of the paper has all columns but SVHN and ImageNet, which are not read here.
+Each method has the best of three learning rates: 1, 3 and 10 times that of Table 3, chosen by seeds that are not
+judged. Differences from the paper: ResNet-20 of half its width, a fifth of CIFAR-10 at 8 × 8 pixels without
+augmentation, and 500 steps of 64 images instead of 405 epochs. The learning rate falls at the same shares of the run.
+Such a short training shows which method learns fastest, not which ends best. The medium size has forty seeds of the
+three methods that the paper ranks. The size of the paper has all columns except SVHN and ImageNet, which are not
+available here.
 """
 
 from collections.abc import Mapping

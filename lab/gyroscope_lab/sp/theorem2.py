@@ -55,7 +55,7 @@ PAPER = Config(**PAPER_LAYER, steps=1000)
 
 
 def measure(trial: Trial[Config]) -> Measurements:
-    """Measure errors of (12), (13) and Table 1 at every step of a scheme, then that of the exponential map (10)."""
+    """Measure the errors of (12), (13) and Table 1 at every step of a scheme, then that of the exponential map (10)."""
     config = trial.config
     task, weight = draw(trial)
     weight.requires_grad_()
@@ -99,10 +99,10 @@ def table1(config: Config, scheme: str, x: Tensor, a: Tensor, b: Tensor) -> Any:
 
 
 def _map_errors(task: TeacherStudent, weight: Tensor) -> list[float]:
-    """Return how far real SGD steps are from the exponential map of -η_e·c⊥, as lr is halved again and again."""
+    """Return how far real SGD steps are from the exponential map of -η_e·c⊥, as lr is halved repeatedly."""
     x = weight.detach()
     g = task.gradient(weight)
-    largest = 0.5 * float((x.norm(dim=1) / g.norm(dim=1)).min())  # turns the fastest row by arctan(0.5)
+    largest = 0.5 * float((x.norm(dim=1) / g.norm(dim=1)).min())  # rotates the fastest row by arctan(0.5)
     errors = []
     for halving in range(HALVINGS):
         lr = largest / 2**halving
@@ -117,7 +117,7 @@ def _map_errors(task: TeacherStudent, weight: Tensor) -> list[float]:
 
 
 def plot(result: Result[Config]) -> Figure:
-    """Draw how much each scheme turns, and how the error of the exponential map falls."""
+    """Draw how much each scheme rotates, and how the error of the exponential map falls."""
     panels = Panels("angle per step, rad", "error of the exponential map (10)")
     t = shown_steps(result.config.steps, POINTS)
     for i, scheme in enumerate(SCHEMES):

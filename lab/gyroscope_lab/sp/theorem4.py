@@ -20,7 +20,7 @@ COST = {"quick": "5 s", "paper": "1 min"}
 
 @dataclass(frozen=True, kw_only=True)
 class Config(LayerConfig):
-    """lr is halved `halvings` times, and the steps doubled: the same time lr·k."""
+    """lr is halved `halvings` times, and the steps are doubled, so that the time lr·k stays the same."""
 
     lr: float = 4.0
     steps: int = 40
@@ -38,7 +38,7 @@ PAPER = Config(**PAPER_LAYER, halvings=6)
 
 
 def measure(trial: Trial[Config]) -> Measurements:
-    """Train a layer with SGD and with AdamG*: distance of their directions at the end, and how far SGD went."""
+    """Train a layer with SGD and with AdamG*. Return how far apart they end, and how far SGD went."""
     config = trial.config
     task, first = draw(trial)
     lr = config.lr / 2**trial.part
@@ -68,7 +68,7 @@ def follow_adam_g_star(task: TeacherStudent, first: Tensor, star: AdamGStar, ste
 
 
 def plot(result: Result[Config]) -> Figure:
-    """Draw the distance at every lr, beside third order."""
+    """Draw the distance at every lr, and a line of third order."""
     config = result.config
     lr = config.lr / 2.0 ** np.arange(config.halvings + 1)
     panels = Panels()
@@ -82,7 +82,7 @@ def plot(result: Result[Config]) -> Figure:
 
 
 def claims(result: Result[Config]) -> list[Claim]:
-    """Judge whether they are close, and closer by 8 per halving."""
+    """Judge whether they are close, and 8 times closer for each halving."""
     distance = result["distance"]
     factor = distance[:, -2] / distance[:, -1]
     share = distance[:, -1] / result["travelled"][:, -1]

@@ -31,7 +31,7 @@ SHOW_EVERY = 0.2
 
 
 class ProgressLine:
-    """The progress of a run: loss and scores of a batch, those on held-out data, and rotation beside its prediction."""
+    """The progress of a run: loss and scores of a batch and on held-out data, and rotation with its prediction."""
 
     def __init__(self, progress: Progress) -> None:
         self.progress = progress
@@ -60,7 +60,7 @@ class ProgressLine:
 
 
 def rotation_text(numbers: Mapping[str, float]) -> str:
-    """Return the rotation of the median layer at the last sample, beside its prediction if there is one."""
+    """Return the rotation of the median layer at the last sample, with its prediction if there is one."""
     angle = numbers.get("gyroscope/angular_update")
     predicted = numbers.get("gyroscope/predicted_angular_update")
     if angle is None:

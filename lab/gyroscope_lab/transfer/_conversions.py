@@ -38,7 +38,7 @@ AS_CONVERTED = Factors()
 
 @dataclass(frozen=True, eq=False)
 class ConvertedRun:
-    """A run that is ready to train: `powers` are those of the schedule, one for each optimizer."""
+    """A run that is ready to train. `powers` are the powers of the schedule, one for each optimizer."""
 
     problem: Problem
     optimizers: list[Optimizer]
@@ -95,7 +95,7 @@ def _settings(tuned: Tuned) -> dict[str, TransferSettings]:
 
 
 def _split(groups: list[Group], optimizer: str) -> tuple[list[Group], list[Group]]:
-    """Return a group for each weight that the optimizer takes, and for those left to AdamW: with Muon the head."""
+    """Return a group for each weight of the optimizer, and for each one left to AdamW (with Muon, the head)."""
     taken: list[Group] = []
     left: list[Group] = []
     for group in groups:
@@ -138,7 +138,7 @@ def layer_rule(tuned: Tuned, name: str, group: Group) -> UpdateRule:
 
 
 def _inputs(name: str, group: Group, grad_norms: Any) -> dict[str, Any]:
-    """Return what a conversion needs to know of one layer."""
+    """Return the inputs of a conversion for one layer."""
     parameter = group["params"][0]
     rows = parameter.shape[0]
     fan_in = parameter.numel() // rows
@@ -150,7 +150,7 @@ def _inputs(name: str, group: Group, grad_norms: Any) -> dict[str, Any]:
 
 
 def _settings_back(tuned: Tuned, name: str, group: Group, factors: Factors) -> dict[str, float]:
-    """Return AdamW's settings for one layer, from those of the other optimizer and gradients of its own run."""
+    """Return AdamW's settings for one layer, from the other optimizer's settings and the gradients of its run."""
     fixed: dict[str, Any] = {"betas": tuned.betas}
     if name == "RotationalAdamW":  # it has AdamW's settings
         return {"lr": tuned.lr * factors.lr, "weight_decay": tuned.weight_decay * factors.weight_decay}

@@ -1,10 +1,10 @@
-"""Settings of a run of another length: a grid of weight decays, and the rules as points of it or beside it."""
+"""Settings for a run of another length: a grid of weight decays, and the rules on the grid or between its points."""
 
 from gyroscope.theory.transfer_rules import RULES
 
 # Ratio of lengths, and factors of learning rate and weight decay.
 LengthSetting = tuple[float, float, float]
-# The rules whose settings are points of the grid, and those that have a training of their own.
+# The rules whose settings are on the grid, and the rules that need a separate training.
 ON_GRID = ("copy", "tau")
 BESIDE_GRID = ("power-lines", "completed", "horizon")
 # Lengths that are tried.
@@ -25,7 +25,7 @@ def length_setting(name: str, ratio: float) -> LengthSetting:
 
 
 def rules_of_length(ratio: float) -> tuple[str, ...]:
-    """Return the rules that give different settings at a length. At the tuned length all of them are copy."""
+    """Return the rules that give different settings at a length. At the tuned length all rules equal copy."""
     return ("copy",) if ratio == 1 else (*ON_GRID, *BESIDE_GRID)
 
 
@@ -40,6 +40,6 @@ def decay_factors(ratio: float) -> tuple[float, ...]:
 
 
 def length_parts(ratio: float) -> tuple[LengthSetting, ...]:
-    """Return the grid with the tuned learning rate, then the rules beside it."""
+    """Return the grid with the tuned learning rate, then the rules that are not on it."""
     grid = [(ratio, 1.0, factor) for factor in decay_factors(ratio)]
     return (*grid, *(length_setting(name, ratio) for name in rules_of_length(ratio) if name in BESIDE_GRID))

@@ -1,4 +1,4 @@
-"""The networks of the trials and the settings that were tuned for them, on other seeds than those judged."""
+"""The networks of the trials, and their settings, which were tuned on other seeds than those judged."""
 
 import math
 from abc import ABC, abstractmethod
@@ -29,7 +29,7 @@ INIT_WIDTH = 64
 
 @dataclass(frozen=True)
 class Tuned:
-    """A network, the size of its run, and AdamW's settings that were best for it."""
+    """A network, the size of its run, and AdamW's best settings for it."""
 
     network: str
     width: int

@@ -1,11 +1,11 @@
 """Transfer rules compared over all networks: the mean difference of their losses, and which rules it supports.
 
-The decision was written before anyone looked at the seeds that it is made by. A cell is a network and a change of one
-axis. The difference of two rules is averaged over the cells, seed by seed. The cells of one network share their seeds,
-so that they count as one sample. Networks are independent of each other.
+The rule of decision was fixed before its seeds were looked at. A cell is a network and a change of one axis. The
+difference of two rules is averaged over the cells, seed by seed. The cells of one network share their seeds, so they
+count as one sample. Networks are independent of each other.
 
-The MLP on Fashion-MNIST joined the mean after the other networks had been looked at and before it was trained. The
-rule of decision did not change.
+The MLP on Fashion-MNIST was added after the other networks had been looked at, but before it was trained. The rule of
+decision did not change.
 """
 
 import math
@@ -21,7 +21,7 @@ from gyroscope_lab.framework.results import ExperimentRecord
 from gyroscope_lab.transfer._rules_trial import COMPARED, MARGIN
 from gyroscope_lab.transfer._width_settings import grid_parts, setting_of
 
-# Cells that are left out of the mean. In 150 steps some seeds of the GPT do not leave a plateau under any rule, and the
+# Cells that are left out of the mean. In 150 steps some seeds of the GPT stay on a plateau under every rule, and the
 # losses of two seeds differ by 20 margins.
 LEFT_OUT = {("batch", "gpt", 4.0)}
 # The rules printed first, picked on seeds 0 to 4.

@@ -12,7 +12,7 @@ from gyroscope_lab.framework.figures import COLOURS, INK, Figure, Panels
 
 K = TypeVar("K")
 
-# Nats above the best rule that count as nothing lost. It was fixed before the trials.
+# A loss within this many nats of the best rule counts as kept. The margin was fixed before the trials.
 MARGIN = 0.01
 # The rules that are compared when an axis changes.
 COMPARED = {

@@ -63,7 +63,7 @@ def write_summary(out: Path) -> None:
 
 
 def outcome(difference: Array) -> str:
-    """Return what the interval of a loss minus the best one says.
+    """Return the outcome for the interval of a loss minus the best one.
 
     >>> outcome(np.array([0.2, 0.21, 0.2])), outcome(np.array([0.0, 0.1])), outcome(np.zeros(3))
     ('**lost**', '', 'kept')
@@ -72,7 +72,7 @@ def outcome(difference: Array) -> str:
 
 
 def outcome_of(interval: ConfidenceInterval) -> str:
-    """Return what an interval says of the margin."""
+    """Return the outcome for an interval, given the margin."""
     if interval.low > MARGIN:
         return "**lost**"
     return "kept" if interval.high <= MARGIN else ""

@@ -56,7 +56,7 @@ def train(
     powers: tuple[float, ...] = (1.0, 1.0),
     after_step: Callable[[int], None] = lambda step: None,
 ) -> float:
-    """Train, and return the loss on data held out. `powers` are those of the schedule, one for each optimizer."""
+    """Train, and return the loss on data held out. `powers` are the powers of the schedule, one for each optimizer."""
     generator = torch.Generator().manual_seed(seed)
     multipliers = cosine(steps, round(warmup * steps))(np.arange(steps))
     peaks = [[group["lr"] for group in optimizer.param_groups] for optimizer in optimizers]

@@ -1,4 +1,4 @@
-"""Settings at a larger width: a grid of learning rates, and the rules as points of it or beside it."""
+"""Settings for a larger width: a grid of learning rates, and the rules on the grid or beside it."""
 
 from collections.abc import Sequence
 

@@ -1,7 +1,8 @@
 """Conversions from AdamW and back to it, without tuning, against settings that were tuned by as many trainings.
 
-Each optimizer trains at settings converted from tuned AdamW, and at the best of nine of its own (`conversion_tuning`).
-These are converted back, and AdamW trains with the result. It is compared with AdamW at its own best of nine.
+Each optimizer trains at settings converted from tuned AdamW, and at the best of nine settings of its own
+(`conversion_tuning`). The latter are converted back, and AdamW trains with the result. It is compared with AdamW at its
+own best of nine.
 """
 
 from collections.abc import Mapping

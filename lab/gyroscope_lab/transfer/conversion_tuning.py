@@ -1,7 +1,7 @@
 """The best of nine settings of each optimizer around those converted from AdamW, on seeds that no trial is judged by.
 
-AdamW was tuned by as many trainings (`tuning`). Hyperball has no weight decay, so that its nine settings are learning
-rates.
+AdamW was tuned with the same number of trainings (`tuning`). Hyperball has no weight decay, so its nine settings are
+learning rates.
 """
 
 from dataclasses import dataclass, replace

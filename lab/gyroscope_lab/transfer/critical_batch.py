@@ -1,8 +1,8 @@
 """The batches of the trials are below the critical batch, where signal and noise of a gradient are equal (ours).
 
-The signal meter of the tracker gives κ², the square of signal over noise of one batch's gradient, from AdamW's state.
-The critical batch is the tuned batch over κ² (McCandlish et al. 2018, 2.9). κ² is the mean over the hidden layers and
-over the run at the tuned settings, without its first tenth. It is below 0 if gradients undo each other.
+The tracker estimates κ², the squared signal-to-noise ratio of one batch's gradient, from AdamW's state. The critical
+batch is the tuned batch over κ² (McCandlish et al. 2018, 2.9). κ² is the mean over the hidden layers and over the run
+at the tuned settings, without its first tenth. It is below 0 if gradients cancel each other.
 """
 
 import tempfile

@@ -1,9 +1,9 @@
 """Runs of 1/4, 1 and 4 times the length: where the best weight decay moves, and what rules lose against it (ours).
 
-The model, the batch and the learning rate are the tuned ones. The weight decay is taken from a grid in factors of 4. It
-reaches from a quarter of the lower to four times the higher of two values: the tuned weight decay (rule copy) and the
-one that keeps the run length in memories (rule tau). The rules power-lines, completed and horizon are not on the grid
-and have a training of their own.
+The model, the batch and the learning rate are the tuned ones. The weight decay is on a grid in factors of 4. Two values
+set its range: the tuned weight decay (rule copy) and the one that keeps the run length in memories (rule tau). The grid
+reaches from a quarter of the lower to four times the higher one. The rules power-lines, completed and horizon are not
+on the grid and have separate trainings.
 """
 
 from dataclasses import dataclass, replace
@@ -57,7 +57,7 @@ class Config:
 
     @property
     def parts(self) -> tuple[LengthSetting, ...]:
-        """The grid of each length, and the rules beside it."""
+        """The grid of each length, and the rules that are not on it."""
         return tuple(part for ratio in self.ratios for part in length_parts(ratio))
 
 

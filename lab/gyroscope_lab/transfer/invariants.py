@@ -1,10 +1,11 @@
 """The map of transfer: rotation, norm and run length of every rule within 3 % for scale-invariant vectors (ours).
 
-Weight vectors see gradients that are noise, orthogonal to them and in proportion to 1/norm. Rules of AdamW move torch's
-AdamW, rules of SGD torch's SGD with momentum, and rules of the sphere Hyperball around AdamW. The noise falls as the
-root of the batch. Vectors start at the norm of equilibrium. The run length is measured by how fast directions are
-forgotten: the cosine between a direction and itself some steps later decays as exp(-steps/memory), once the steps are
-many against those that momentum averages. Rules that give the same settings are tried once.
+Gradients of the weight vectors are noise, orthogonal to the vectors and proportional to 1/norm. Rules for AdamW are
+tested with torch's AdamW, rules for SGD with torch's SGD with momentum, and rules of the sphere with Hyperball around
+AdamW. The noise falls with the square root of the batch. Vectors start at the equilibrium norm. The run length is
+measured by how fast directions are forgotten. The cosine between a direction and itself some steps later decays as
+exp(-steps/memory), if there are many more steps than momentum averages over. Rules that give the same settings are
+tried once.
 """
 
 from dataclasses import dataclass
@@ -27,15 +28,15 @@ COST = {"quick": "9 min", "paper": "1 h"}
 WITHIN = 0.03
 QUANTITIES = ("rotation", "norm", "run length")
 CHANGES = (("batch", 0.25), ("batch", 4.0), ("tokens", 0.25), ("tokens", 4.0), ("width", 8.0))
-# Weight decay is averaged by SGD's momentum too. With m = 0.9 the memory would be shorter than that of the map by the
-# share lr·wd·m/(1-m)², which is 9 % at four times the batch.
+# SGD's momentum averages weight decay too. With m = 0.9 the memory would be shorter than predicted by the share
+# lr·wd·m/(1-m)², which is 9 % at four times the batch.
 SGD_MOMENTUM = 0.5
 # Optimizer, axis, factor and rule of a walk.
 Walk = tuple[str, str, float, str]
 
 
 def rules_of(family: str, axis: str) -> tuple[str, ...]:
-    """Return the rules of a family that speak of an axis. Copied settings count for every family.
+    """Return the rules of a family that cover an axis. Copied settings count for every family.
 
     >>> rules_of("adam", "width"), rules_of("sgd", "batch")
     (('copy', 'mup', 'independent', 'fan'), ('copy', 'linear'))
@@ -45,7 +46,7 @@ def rules_of(family: str, axis: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Config:
-    """A tuned run of vectors: memory of 1/(lr·weight_decay) steps under every optimizer."""
+    """A tuned run of vectors, with a memory of 1/(lr·weight_decay) steps under every optimizer."""
 
     vectors: int
     steps: int
@@ -78,7 +79,7 @@ class Config:
         return adamw
 
     def promised(self, family: str, axis: str, factor: float, name: str) -> tuple[TransferRow, Scale]:
-        """Return what the map says of a rule, and the new size."""
+        """Return the prediction of a rule, and the new size."""
         sizes = {"batch": self.batch, "tokens": self.batch * self.steps, "width": self.fan_in}
         base = Scale(**sizes)
         to = Scale(**{**sizes, axis: sizes[axis] * factor})
@@ -91,7 +92,7 @@ PAPER = Config(vectors=128, steps=16000)
 
 
 def measure(trial: Trial[Config]) -> Measurements:
-    """Walk at the new size with the settings of a rule. Return rotation, norm and run length over those promised."""
+    """Walk at the new size with the settings of a rule. Return rotation, norm and run length over their predictions."""
     config = trial.config
     row, to = config.promised(*trial.part)
     assert row.rotation
@@ -141,7 +142,7 @@ def _optimizer(rule: UpdateRule, weights: torch.nn.Parameter) -> Optimizer:
 
 
 def plot(result: Result[Config]) -> Figure:
-    """Return each quantity over its promise, by rule and change."""
+    """Draw each quantity over its prediction, by rule and change."""
     panels = Panels(*QUANTITIES, rows=3, shared_xaxes=True, vertical_spacing=0.06)
     labels = [_described(part) for part in result.config.parts]
     for panel in range(len(QUANTITIES)):
@@ -159,7 +160,7 @@ def _described(part: Walk) -> str:
 
 
 def claims(result: Result[Config]) -> list[Claim]:
-    """Judge the distance of each rule from what was promised."""
+    """Judge the distance of each rule from its prediction."""
     off = np.abs(result["over_promise"] - 1)
     return [
         at_most(f"{_described(part)}: {quantity}, distance from the map", WITHIN, off[:, i, number])

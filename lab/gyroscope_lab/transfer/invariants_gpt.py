@@ -1,9 +1,9 @@
 """In a GPT, rotation, norm and run length at transferred settings are within 10 % of the map of transfer (ours).
 
-The matrices of the GPT are scale-invariant. Gradients are not only noise there, more so in large batches. Norms start
-at equilibrium, and the learning rate is constant. Rotation and norm are the RMS over matrices in the second half. The
-run length is measured by how fast directions are forgotten, after the first tenth. It is missing if the run is shorter
-than two memories. Rules that give the same settings are tried once. The width is changed in `width_check`.
+The matrices of the GPT are scale-invariant. Their gradients are not only noise, least of all in large batches. Norms
+start at equilibrium, and the learning rate is constant. Rotation and norm are the RMS over matrices in the second half
+of the run. The run length is measured by how fast directions are forgotten after the first tenth. It is not measured in
+runs shorter than two memories. Rules that give the same settings are tried once. The width is changed in `width_check`.
 """
 
 import tempfile
@@ -40,7 +40,7 @@ RULES_BY_AXIS = {
 
 @dataclass(frozen=True)
 class Config:
-    """A small GPT and the changes that rules are tried on."""
+    """A small GPT, and the changes of scale on which rules are tried."""
 
     steps: int
     lr: float = 1e-2
@@ -56,7 +56,7 @@ class Config:
     )
 
     def promised(self, axis: str, factor: float, name: str) -> tuple[TransferRow, Scale]:
-        """Return what the map says of a rule, and the new size."""
+        """Return the prediction of a rule, and the new size."""
         sizes = {"batch": self.batch, "tokens": self.batch * self.steps, "width": self.width}
         to = Scale(**{**sizes, axis: sizes[axis] * factor})
         moved = transfer(AdamW(self.lr, self.weight_decay, self.betas), base=Scale(**sizes), to=to)
@@ -68,7 +68,7 @@ PAPER = Config(steps=4000)
 
 
 def measure(trial: Trial[Config]) -> Measurements:
-    """Train at the new size with the settings of a rule. Return rotation, norm and run length over those promised."""
+    """Train at the new size with the settings of a rule. Return rotation, norm and run length over predictions."""
     config = trial.config
     row, to = config.promised(*trial.part)
     assert row.rotation
@@ -115,7 +115,7 @@ def measure(trial: Trial[Config]) -> Measurements:
 
 
 def _run_length_over_promise(row: TransferRow, to: Scale, directions: list[Tensor]) -> float:
-    """Return the run length that the forgetting of directions gives over the promised one, mean over matrices."""
+    """Return the run length measured by forgetting over the predicted one, as a mean over matrices."""
     assert row.memory
     assert row.run_length
     if row.run_length < LEAST_MEMORIES:
@@ -126,7 +126,7 @@ def _run_length_over_promise(row: TransferRow, to: Scale, directions: list[Tenso
 
 
 def plot(result: Result[Config]) -> Figure:
-    """Return each quantity over its promise, by rule and change."""
+    """Draw each quantity over its prediction, by rule and change."""
     panels = Panels(*QUANTITIES, rows=3, shared_xaxes=True, vertical_spacing=0.06)
     labels = [f"{name}, {axis} × {factor:g}" for axis, factor, name in result.config.parts]
     for panel in range(len(QUANTITIES)):

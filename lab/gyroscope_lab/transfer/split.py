@@ -1,10 +1,10 @@
 """At the same rotation a smaller lr with more weight decay changes the loss. When, and by how much (ours).
 
-The learning rate of hidden weights is multiplied by a factor and their weight decay divided by it. lr × weight decay is
-the tuned one, so the rotation in equilibrium is the same. Its norm is in proportion to the factor. Embeddings and gains
-keep their settings. The splits are compared under six conditions: the tuned run, initial norms in proportion to the
-factor, a longer warmup, more noise in the gradients (a quarter of the batch), less noise (four times the batch), and
-four times the steps.
+The learning rate of hidden weights is multiplied by a factor and their weight decay divided by it. lr × weight decay
+stays the tuned one, so the rotation in equilibrium is the same. The equilibrium norm is proportional to the factor.
+Embeddings and gains keep their settings. The splits are compared under six conditions: the tuned run, initial norms in
+proportion to the factor, a longer warmup, more noise in the gradients (a quarter of the batch), less noise (four times
+the batch), and four times the steps.
 """
 
 from dataclasses import dataclass, replace
@@ -35,7 +35,7 @@ LONGER_WARMUP = 0.3
 
 @dataclass(frozen=True)
 class Config:
-    """A tuned run whose lr × weight decay is split otherwise."""
+    """A tuned run with other splits of lr × weight decay."""
 
     tuned: Tuned
     seeds: int = 5

@@ -1,7 +1,7 @@
 """Rotation and norm of a GPT over its width are on the line that each transfer rule promises, within 10 % (ours).
 
-This is a coordinate check for rotation: the same GPT as in `invariants_gpt`, at 1 to 8 times the width. A rule whose
-line is flat keeps the quantity.
+This is a coordinate check for rotation, with the GPT of `invariants_gpt` at 1 to 8 times the width. If the line of a
+rule is flat, the rule keeps the quantity.
 """
 
 import numpy as np
@@ -25,19 +25,19 @@ PAPER = Config(steps=4000, parts=PARTS, seeds=3)
 
 
 def over_promise(result: Result[Config], ratio: float, name: str) -> Array:
-    """Return each quantity over what a rule promises, (seeds, quantities). At the tuned width all rules are copy."""
+    """Return each quantity over a rule's prediction, (seeds, quantities). At the tuned width all rules equal copy."""
     part = ("width", ratio, name if ratio > 1 else "copy")
     return result["over_promise"][:, result.config.parts.index(part)]
 
 
 def promised(config: Config, ratio: float, name: str) -> Array:
-    """Return the rotation, radians per step, and the RMS entry that a rule promises."""
+    """Return the rotation in radians per step and the RMS entry that a rule predicts."""
     row, _ = config.promised("width", ratio, name)
     return np.array([row.rotation, row.rms_entry], dtype=np.float64)
 
 
 def plot(result: Result[Config]) -> Figure:
-    """Return rotation and norm over the width: a line for what each rule promises, and dots for what was measured."""
+    """Draw rotation and norm over the width: a line for the prediction of each rule, and dots for measurements."""
     config = result.config
     panels = Panels("rotation, rad per step", "RMS entry", horizontal_spacing=0.1)
     widths = [config.width * ratio for ratio in RATIOS]

@@ -1,8 +1,8 @@
 """GPT of 2, 4 and 8 times the width: where the best lr moves, and what is lost at transferred settings (ours).
 
-At each width the learning rate of hidden weights and the head is taken from a grid with the tuned weight decay. The
-grid has the settings of the rules copy and mup. The rules independent and fan change the weight decay too, and have a
-training of their own. Embeddings and gains keep their tuned settings.
+At each width the learning rate of hidden weights and the head is on a grid, at the tuned weight decay. The grid
+includes the settings of the rules copy and mup. The rules independent and fan also change the weight decay, and have
+separate trainings. Embeddings and gains keep their tuned settings.
 """
 
 from dataclasses import dataclass, replace
@@ -78,7 +78,7 @@ def losses_by_setting(result: Result[Config]) -> dict[WidthSetting, Array]:
 
 
 def best_orders(result: Result[Config]) -> Array:
-    """Return log2 of the best learning rate of the grid over the one that is transferred, for each seed."""
+    """Return log2 of the grid's best learning rate over the transferred one, for each seed."""
     grid = {part[1]: values for part, values in losses_by_setting(result).items() if part[2] == 1}
     best = np.array([*grid])[np.array([*grid.values()]).argmin(0)]
     return np.asarray(np.log2(best * result.config.ratio))

@@ -57,5 +57,5 @@ def test_a_match_is_accepted_only_if_all_interleavings_that_fit_agree_on_weights
 
 @pytest.mark.parametrize("groups", [[[(3, 2), (2, 2)], []], [[(2, 2)], [(2, 2)]], [[(9, 9)]]])
 def test_shapes_that_fit_nowhere_are_refused(groups):
-    with pytest.raises(ValueError, match=r"not of one model|cannot be told"):
+    with pytest.raises(ValueError, match=r"not from the same model|cannot be assigned"):
         match([(2, 2), (3, 2)], groups)

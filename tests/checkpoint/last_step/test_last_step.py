@@ -193,7 +193,7 @@ def test_norms_that_an_optimizer_holds_are_not_judged_and_its_angles_earn_no_gre
     assert "off_prediction" not in autopsy.findings.kinds
     assert "short_memory" not in autopsy.findings.kinds
     assert "good" not in [finding.severity for finding in autopsy.findings]
-    assert "AdamW(lr=0.01, weight_decay=0.1, betas=(0.9, 0.999)), its angle at norms that are held" in str(autopsy)
+    assert "AdamW(lr=0.01, weight_decay=0.1, betas=(0.9, 0.999)), its angle at fixed norms" in str(autopsy)
 
 
 def test_the_first_step_of_a_rotational_optimizer_which_centres_is_not_told(tmp_path):
@@ -252,7 +252,7 @@ def test_estimates_of_other_optimizers_are_called_so_and_as_near_as_is_said(name
         assert layer.rotation == pytest.approx(measured.mean(), rel=layer.error)
     text = " ".join(str(autopsy).split())
     assert "~" in text
-    assert f"On trial the mean of a layer was within {100 * layer.error:g} %" in text
+    assert f"In tests the mean of a layer was within {100 * layer.error:g} %" in text
 
 
 def test_nadams_early_steps_are_mostly_their_last_gradient_and_are_not_told(tmp_path):
