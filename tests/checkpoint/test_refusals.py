@@ -267,7 +267,7 @@ def test_files_of_other_frameworks_are_called_no_checkpoints(tmp_path, capsys):
     (tmp_path / "weights.h5").write_bytes(b"\x89HDF\r\n\x1a\n" + bytes(200))
     (tmp_path / "weights.gguf").write_bytes(b"GGUF" + bytes(200))
     for file in tmp_path.iterdir():
-        assert "is no checkpoint that torch.save or safetensors wrote" in sentence(capsys, file)
+        assert "this file was not written by torch.save or safetensors" in sentence(capsys, file)
 
 
 @pytest.mark.parametrize(
