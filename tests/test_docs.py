@@ -108,9 +108,12 @@ def test_links_that_leave_the_site_become_text_and_the_readme_is_the_first_page(
 
 def test_results_are_split_by_part_and_links_lead_to_the_part():
     table = "| claim | outcome |\n|---|---|\n| a | holds |\n| b | **undecided** |\n"
-    pages = site_results.split(f"# Measured\n\nIntroduction.\n\n## Papers (2024): 1 done\n\n### re/fig_1\n\n{table}")
+    pages = site_results.split(
+        f"# Measured\n\nMethod.\n\nOf the claims, 1 hold.\n\n## Papers (2024): 1 done\n\n### re/fig_1\n\n{table}"
+    )
     assert list(pages) == ["results/README.md", "results/papers.md"]
-    assert pages["results/README.md"].startswith("# Measured\n\nIntroduction.\n")
+    assert pages["results/README.md"].startswith("# Measured\n\nOf the claims, 1 hold.\n")  # the answer is first
+    assert pages["results/README.md"].rstrip().endswith("Method.")
     assert "| [Papers](papers.md) | 1 | 1 | 0 | 1 |" in pages["results/README.md"]
     assert pages["results/papers.md"].startswith("# Papers (2024): 1 done\n")
     assert table in pages["results/papers.md"]

@@ -22,7 +22,11 @@ def split(text: str) -> dict[str, str]:
         rows.append(f"| [{name}]({file}) | {len(EXPERIMENT.findall(body))} | {' | '.join(map(str, counts))} |")
         experiments = EXPERIMENT.sub(r"## \1", body)
         pages[f"results/{file}"] = f"# {title}\n\n[All results](README.md)\n{experiments}"
-    return {INDEX: f"{introduction.rstrip()}\n\n" + "\n".join(rows) + "\n"} | pages
+    head, answer, counts_by_kind = introduction.partition("Of the claims,")
+    title, _, reading = head.partition("\n")
+    listed = "\n".join(rows)
+    index = f"{title}\n\n{answer}{counts_by_kind.strip()}\n\n{listed}\n\n## How to read the numbers\n{reading}"
+    return {INDEX: index} | pages
 
 
 def moved(pages: dict[str, str]) -> dict[str, str]:
