@@ -24,13 +24,11 @@ LAB_COMMANDS = {
 }
 # Steps, summed over layers, above which a forecast takes more than a moment.
 LONG_RUN = 200_000
+# Beginnings of typer's errors about what a command does not take.
+UNKNOWN = ("No such option", "Got unexpected")
 NEEDS_LAB = 'needs the lab: pip install "gyroscope[lab]"'
 
-app = typer.Typer(
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-)
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
 
 # Options shared by several commands.
 Lr = Annotated[float | None, numeric("peak learning rate")]
@@ -69,7 +67,7 @@ def gyroscope(version: Version = False) -> None:
     """Measure, predict and control how fast every neuron rotates."""
 
 
-@app.command()
+@app.command(epilog="Example: gyroscope plan adamw --lr 1e-3 --wd 0.1 --fan-in 768 --steps 10000")
 def plan(
     optimizer: Annotated[str | None, typer.Argument(help="adamw, sgdm, lion, muon, … (a wrong name lists all)")] = None,
     lr: Lr = None,
@@ -117,7 +115,7 @@ def plan(
     show_result(planned, html, as_json, explain)
 
 
-@app.command()
+@app.command(epilog="Example: gyroscope transfer adamw --lr 1e-3 --wd 0.1 --steps 5K --to steps=20K")
 def transfer(
     optimizer: Annotated[str | None, typer.Argument(help="adamw, sgdm, lion, muon, hyperball, …")] = None,
     source: Annotated[Path | None, typer.Option("--from", help="tuned run to read the settings from")] = None,
@@ -154,7 +152,7 @@ def transfer(
     show_result(answer_transfer(given), html, as_json, explain)
 
 
-@app.command()
+@app.command(epilog="Example: gyroscope convert adamw lion --lr 1e-3 --wd 0.1")
 def convert(
     optimizer: Annotated[str, typer.Argument(help="the tuned optimizer: adamw, sgdm, lion, muon, …")],
     other: Annotated[str, typer.Argument(help="the new one: the same names, and hyperball")],
@@ -163,9 +161,7 @@ def convert(
     betas: Betas = None,
     momentum: Annotated[float | None, numeric("of the tuned optimizer, or of the new one if only that has it")] = None,
     nesterov: Nesterov = None,
-    fixed: Annotated[
-        str | None, typer.Option("--set", help="settings of the new one, for example momentum=0.9")
-    ] = None,
+    fixed: Annotated[str | None, typer.Option("--set", help="options of the new one, e.g. momentum=0.9")] = None,
     fan_in: Annotated[str | None, typer.Option(help="entries of one weight vector, for each layer")] = None,
     shape: Annotated[str | None, typer.Option(help="shape of each weight, for example 256x128,256x256 (Muon)")] = None,
     unit_grad_norm: Annotated[
@@ -191,9 +187,9 @@ def convert(
         show(conversion_text(conversion))
 
 
-@app.command()
+@app.command(epilog="Example: gyroscope report runs/first")
 def report(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN…", help="runs, a sweep, or checkpoints from old to new")],
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN", help="runs, a sweep, or checkpoints from old to new")],
     out: Annotated[Path, typer.Option("-o", "--out", help="the page to write")] = Path("report.html"),
     text: Text = False,
     as_json: AsJson = False,
@@ -233,10 +229,10 @@ def report(
             write_page(out, page(gathered))
 
 
-@app.command()
+@app.command(epilog="Example: gyroscope autopsy checkpoint.pt")
 def autopsy(
     checkpoints: Annotated[
-        list[Path], typer.Argument(metavar="CHECKPOINT…", help="files or folders from old to new. The last is examined")
+        list[Path], typer.Argument(metavar="CHECKPOINT", help="files or folders from old to new. The last is examined")
     ],
     optimizer: Annotated[str | None, typer.Option(help="adamw, adam-srt, … if the file does not name it")] = None,
     lr: Annotated[float | None, numeric("learning rate of the last step, of the first parameter group")] = None,
@@ -302,25 +298,19 @@ def parameter_names(path: Path) -> list[str] | list[list[str]]:
     return groups[0] if len(groups) == 1 else groups
 
 
-@app.command()
+@app.command(epilog="Example: gyroscope export runs/first table.csv")
 def export(
-    paths: Annotated[
-        list[Path], typer.Argument(metavar="RUN… FILE", help="folders of runs, and the .parquet, .csv or .json file")
-    ],
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN", help="folders of runs")],
+    out: Annotated[Path, typer.Argument(metavar="FILE", help="table to write: .parquet, .csv or .json")],
 ) -> None:
     """Write runs as one table (.parquet, .csv or .json)."""
     from gyroscope.store import export, open_run
 
-    *runs, out = paths
-    if not runs:
-        raise ValueError(
-            f"{str(out)!r} is the only path. Name the runs and the file to write, for example export RUN out.parquet"
-        )
     export([open_run(run) for run in runs], out)
     typer.echo(f"wrote {out}", err=True)
 
 
-@app.command()
+@app.command(epilog="Example: gyroscope watch runs")
 def watch(
     directory: Annotated[Path, typer.Argument(help="directory with runs")] = Path("runs"),
     port: Annotated[int, typer.Option(min=0, max=65535, help="port, or 0 for a free one")] = 0,
@@ -335,9 +325,7 @@ def watch(
 
 @app.command()
 def doctor(
-    device: Annotated[
-        str | None, typer.Option(help="cpu, cuda, cuda:1, mps, … By default cuda if there is one")
-    ] = None,
+    device: Annotated[str | None, typer.Option(help="cpu, cuda:1, mps, … By default cuda if there is one")] = None,
     as_json: AsJson = False,
 ) -> int:
     """Check this installation, and print a block for an issue."""
@@ -389,7 +377,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return result if isinstance(result, int) else 0
     except typer.TyperException as error:
         message = error.format_message() if hasattr(error, "format_message") else str(error)
-        return complain(message)
+        return complain(message + hint(error, message))
     except (ValueError, MissingExtraError) as error:
         return complain(str(error))
     except ArithmeticError as error:  # overflow or division by zero, far from any realistic setting
@@ -402,6 +390,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     except OSError as error:  # a full disk, a name that is too long, a directory that may not be read
         where = f"{error.filename!s}: " if error.filename else ""
         return complain(f"{where}{error.strerror or error}. Choose another path")
+
+
+def hint(error: Any, message: str) -> str:
+    """Return what comes after an error of typer: an example if an argument is missing, or where options are listed."""
+    context = getattr(error, "ctx", None)
+    if context is None:
+        return ""
+    if message.startswith("Missing argument"):
+        return f" {context.command.epilog or ''}"
+    return f". `{context.command_path} --help` lists what it takes" if message.startswith(UNKNOWN) else ""
 
 
 def complain(message: str, code: int = 2) -> int:

@@ -150,7 +150,8 @@ def known_device(name: str | None) -> torch.device:
         device = torch.device(name)
         torch.zeros(1, device=device).add_(1).cpu()
     except (RuntimeError, AssertionError, NotImplementedError) as error:
-        reason = str(error).strip().splitlines()[0].partition(" at start")[0]
+        known = "Expected one of" not in str(error)  # torch lists all devices that any build has
+        reason = str(error).strip().splitlines()[0] if known else "torch has no device of this name"
         raise ValueError(f"device {name!r} cannot be used ({reason}): choose --device cpu") from None
     return device
 

@@ -58,6 +58,17 @@ def test_linked_files_exist():
     assert [link for link in links if not (README.parent / link).is_file()] == []
 
 
+def test_the_sentence_below_the_picture_has_the_numbers_of_its_record():
+    record = json.loads((README.parent / "results/re/fig4.json").read_text(encoding="utf-8"))
+    (measured,) = [
+        claim["measured"]["mean"] for claim in record["claims"] if claim["sentence"].startswith("fastest over slowest")
+    ]
+    prose = " ".join(text().split())
+    assert f"the fastest layer rotates {measured:.2f} times as fast as the slowest" in prose
+    assert record["n"] == 10
+    assert "over ten seeds" in prose
+
+
 def test_the_error_of_predicted_rotation_is_that_of_the_record():
     values = json.loads((README.parent / "results/beyond/network_errors.json").read_text(encoding="utf-8"))["values"]
     # By seed, network and layer: measured over predicted rotation, norm, and both after corrections.

@@ -1,6 +1,7 @@
 """The mechanical part of the rules for prose: docstrings, errors, and the help of commands."""
 
 import ast
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -80,6 +81,40 @@ def test_the_help_cuts_no_line_about_a_command(group, capsys, monkeypatch):
     lines = capsys.readouterr().out.partition("Commands:\n")[2].splitlines()
     assert [line.split()[0] for line in lines] == list(commands)
     assert {line.split()[0] for line in lines if line.endswith("...")} == set()
+
+
+def examples(command: Any) -> Iterator[str]:
+    """Yield the examples in the help of a command and of its own commands."""
+    yield from filter(None, [command.epilog])
+    for inner in getattr(command, "commands", {}).values():
+        yield from examples(inner)
+
+
+EXAMPLES = [example for command in COMMANDS.values() for example in examples(command)]
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_an_example_in_the_help_fits_a_line_of_a_terminal(example):
+    assert example.startswith("Example: gyroscope ")
+    assert len(example) <= 78  # the help indents it by two of 80 columns
+
+
+@pytest.mark.parametrize("name", ["plan", "transfer", "convert"])
+def test_an_example_that_needs_no_file_runs(name, capsys):
+    assert main(shlex.split(COMMANDS[name].epilog)[2:]) == 0
+    assert capsys.readouterr().out
+
+
+@pytest.mark.parametrize("argv", ["convert", "convert adamw", "report", "autopsy", "export a", "lab run", "sweep"])
+def test_a_missing_argument_is_answered_with_an_example(argv, capsys):
+    assert main(argv.split()) == 2
+    assert f"Example: gyroscope {' '.join(argv.split()[: 2 if argv == 'lab run' else 1])} " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("argv", ["plan --foo", "lab list foo"])
+def test_what_a_command_does_not_take_is_answered_with_its_help(argv, capsys):
+    assert main(argv.split()) == 2
+    assert f"`gyroscope {argv.rpartition(' ')[0]} --help`" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", COMMANDS)

@@ -95,7 +95,7 @@ def _norm(prediction: LayerPrediction) -> Iterator[Finding]:
     yield _fact(
         "norm",
         f"The norm of a vector settles at {format_number(norm)}, {change}.",
-        "‖ω‖² = update_rms²·τ(a)/(a(2-a)), AdamW to leading order sqrt(lr·C/(2λ)), SGDM (lr·g̃²/(2λ(1-α)))^(1/4) "
+        "‖ω‖² = update_rms²·τ(a)/(a(2-a)). AdamW to leading order sqrt(lr·C/(2λ)), SGDM (lr·g̃²/(2λ(1-α)))^(1/4) "
         "(RE Table 1, SMD Theorem 2)",
         norm=norm,
         initial_norm=start,
@@ -118,8 +118,8 @@ def _start(prediction: LayerPrediction, forecast: Forecast, steps_per_epoch: flo
         f"The first step rotates {format_number(forecast.over_rotation)} times its equilibrium angle, "
         f"{format_number(forecast.filled_over_rotation)} times once the momentum has filled. The fastest, step "
         f"{step:,}, rotates {format_number(ratio)} times the equilibrium angle at the peak learning rate. {slowed_by}.",
-        "measured/equilibrium: first step AdamW sqrt(τ)·‖ω̂‖/‖ω_0‖, Lion ‖ω̂‖/‖ω_0‖, SGDM sqrt(1-α²)·(‖ω̂‖/‖ω_0‖)², "
-        "then ‖ω̂‖/‖ω_t‖ (SGDM squared), by the mean-field recursion",
+        "measured/equilibrium: first step AdamW sqrt(τ)·‖ω̂‖/‖ω_0‖, Lion ‖ω̂‖/‖ω_0‖, SGDM sqrt(1-α²)·(‖ω̂‖/‖ω_0‖)². "
+        "Then ‖ω̂‖/‖ω_t‖ (SGDM squared), by the mean-field recursion",
         over_rotation=forecast.over_rotation,
         fastest=ratio,
     )
@@ -161,14 +161,14 @@ def _stability(predictions: Sequence[LayerPrediction]) -> Iterator[Finding]:
             "stability",
             f"Betas ({betas[0]:g}, {betas[1]:g}) are stable, margin {format_number(exact)} (the paper's C = "
             f"{format_number(paper)}). No entry ever moves more than {format_number(bound)} × lr in a step.",
-            f"{STABILITY}, bound by Cauchy–Schwarz over all gradient sequences",
+            f"{STABILITY}. Bound by Cauchy–Schwarz over all gradient sequences",
             margin=exact,
             update_bound=bound,
         )
 
 
 def _equivalents(equivalents: Mapping[str, Match | str]) -> Iterator[Finding]:
-    formula = "same decay a and same norm, the rotation then differs by sqrt(τ1/τ2)"
+    formula = "same decay a and same norm. The rotation then differs by sqrt(τ1/τ2)"
     for name, equivalent in equivalents.items():
         if isinstance(equivalent, str):
             yield _fact("equivalent", f"{name}: {equivalent}.", formula)

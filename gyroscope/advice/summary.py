@@ -50,7 +50,8 @@ def summarize(
         return answer + decisive.sentence, decisive.remedy
     known = layers.where(lambda view: view.norm_state != "unknown")
     if not known:
-        return "Cannot tell whether the run reaches equilibrium. No layer has a predicted norm.", _what_to_do(findings)
+        lacking = next((each.sentence for each in findings if each.kind == "missing_input"), _what_to_do(findings))
+        return "Cannot tell whether the run reaches equilibrium. No layer has a predicted norm.", lacking
     statements = [_equilibrium(known, findings, steps), *_weight_decay(known, steps, rate)]
     if _is_short(known, steps):
         # The learning rate may have fallen since its peak, by any factor.

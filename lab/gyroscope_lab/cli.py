@@ -14,8 +14,9 @@ from gyroscope_lab.framework.catalogue import Size
 
 def add_commands(app: typer.Typer) -> None:
     """Add the lab's commands to those of Gyroscope."""
-    for command in (demo, train, sweep):
-        app.command()(command)
+    app.command()(demo)
+    app.command(epilog="Example: gyroscope train --optimizer rotational-adamw --lr 1e-2")(train)
+    app.command(epilog="Example: gyroscope sweep examples/sweep.toml")(sweep)
     app.add_typer(lab, name="lab")
 
 
@@ -154,7 +155,7 @@ def lab_list(out: RESULTS = Path("results"), source: SOURCE = None) -> None:
     show(catalogue_text(out, source))
 
 
-@lab.command("run")
+@lab.command("run", epilog="Example: gyroscope lab run smd/fig4")
 def lab_run(
     ids: Annotated[list[str], typer.Argument(help="such as smd/fig4, a paper (re, smd, sp, ct, beyond), or all")],
     size: Annotated[Size, typer.Option(help="minutes of one core, or closer to the paper's settings")] = "quick",
@@ -180,7 +181,7 @@ def lab_run(
     run_experiments(ids, size, seeds, folder, show, source, first_seed, settings or [])
 
 
-@lab.command("judge")
+@lab.command("judge", epilog="Example: gyroscope lab judge smd/fig4")
 def lab_judge(
     ids: Annotated[list[str], typer.Argument(help="such as smd/fig4")], out: RESULTS = Path("results")
 ) -> None:
@@ -196,7 +197,7 @@ def lab_judge(
         show(experiment_text(id, out))
 
 
-@lab.command("show")
+@lab.command("show", epilog="Example: gyroscope lab show smd/fig4")
 def lab_show(
     id: Annotated[str, typer.Argument(help="such as smd/fig4")],
     out: RESULTS = Path("results"),

@@ -51,11 +51,11 @@ def sentence(capsys, *arguments) -> str:
 def test_a_missing_file_an_empty_file_and_a_text_are_named(tmp_path, capsys):
     assert "there is no" in sentence(capsys, tmp_path / "none.pt")
     (tmp_path / "empty.pt").write_bytes(b"")
-    assert "is not a checkpoint" in sentence(capsys, tmp_path / "empty.pt")
+    assert "this file was not written by torch.save or safetensors" in sentence(capsys, tmp_path / "empty.pt")
     (tmp_path / "text.pt").write_text("These are my notes on training.\n" * 100)
-    assert "is not a checkpoint" in sentence(capsys, tmp_path / "text.pt")
+    assert "this file was not written by torch.save or safetensors" in sentence(capsys, tmp_path / "text.pt")
     (tmp_path / "random.pt").write_bytes(bytes(range(256)) * 64)
-    assert "is not a checkpoint" in sentence(capsys, tmp_path / "random.pt")
+    assert "this file was not written by torch.save or safetensors" in sentence(capsys, tmp_path / "random.pt")
 
 
 @pytest.mark.parametrize("share", [0.01, 0.5, 0.99])
@@ -267,7 +267,7 @@ def test_files_of_other_frameworks_are_called_no_checkpoints(tmp_path, capsys):
     (tmp_path / "weights.h5").write_bytes(b"\x89HDF\r\n\x1a\n" + bytes(200))
     (tmp_path / "weights.gguf").write_bytes(b"GGUF" + bytes(200))
     for file in tmp_path.iterdir():
-        assert "is not a checkpoint of torch.save or safetensors" in sentence(capsys, file)
+        assert "this file was not written by torch.save or safetensors" in sentence(capsys, file)
 
 
 @pytest.mark.parametrize(

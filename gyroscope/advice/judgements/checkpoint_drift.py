@@ -12,7 +12,7 @@ from gyroscope.advice.phrases import format_number, format_range
 from gyroscope.theory.law import safe_divide
 
 DRIFT = (
-    "b = ⟨w_2,w_1⟩/‖w_1‖², -ln b = Σ of the effective decay, in equilibrium b = e^(-(steps - lag)/memory), "
+    "b = ⟨w_2,w_1⟩/‖w_1‖², -ln b = Σ of the effective decay. In equilibrium b = e^(-(steps - lag)/memory), "
     "lag = 2β/(1-β²) (docs/theory.md)"
 )
 

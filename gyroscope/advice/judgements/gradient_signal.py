@@ -13,7 +13,7 @@ from gyroscope.advice.phrases import format_number, format_range
 from gyroscope.advice.run_view import RunView
 from gyroscope.theory.signal import noise_scale
 
-SIGNAL = "κ² = (M - qV)/(V - M), s = (M/V)/q, M = Σm̂², V = Σv̂, q = (1-β1)/(1+β1) (docs/theory.md)"
+SIGNAL = "κ² = (M - qV)/(V - M), s = (M/V)/q, with M = Σm̂², V = Σv̂, q = (1-β1)/(1+β1) (docs/theory.md)"
 RADIAL = "λ_u = [⟨w,u⟩(1-β1(1-a)) + β1·lr·‖u‖²]/((1-β1)‖w‖²) (docs/theory.md)"
 
 

@@ -17,10 +17,10 @@ from gyroscope.advice.remedies import CHECK_LAYER, FIND_SETTING, REVIVE, WIDER_W
 from gyroscope.advice.run_view import RunView
 
 DEPARTURE = (
-    "norm above 1.3 × equilibrium (SGD 1.2), before the end about sqrt(2x²T/a0) for linear, "
+    "norm above 1.3 × equilibrium (SGD 1.2). Before the end about sqrt(2x²T/a0) for linear, "
     "(16x²T²/(π²a0))^(1/3) for cosine decay, norm ∝ lr^x"
 )
-SMALL_UPDATES = "rotation over prediction = sqrt(s)·‖ω̂‖/‖ω‖, s = mean square of updates over that of noise"
+SMALL_UPDATES = "rotation over prediction = sqrt(s)·‖ω̂‖/‖ω‖, with s the mean square of updates over that of noise"
 
 
 def fell_out(layers: Layers[RunView]) -> Iterator[Finding]:

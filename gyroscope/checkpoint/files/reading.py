@@ -28,7 +28,7 @@ from torch import Tensor
 HARMLESS: list[Any] = [argparse.Namespace, pathlib.PosixPath, pathlib.PurePosixPath]
 # Most entries of a tensor that repeats its memory, as after `expand`. 10⁸ are read within a second.
 MAX_REPEATED_ENTRIES = 10**8
-NOT_OURS = "it is not a checkpoint of torch.save or safetensors"
+NOT_OURS = "this file was not written by torch.save or safetensors"
 # madvise's number for releasing pages on Linux.
 DONTNEED = 4
 
@@ -130,7 +130,7 @@ def _read_torch(path: Path) -> Any:
     except OSError:
         raise
     except Exception as error:  # a damaged file makes the unpickler raise anything
-        raise ValueError(_why_not(str(error)) or f"{NOT_OURS} ({type(error).__name__})") from None
+        raise ValueError(_why_not(str(error)) or NOT_OURS) from None
 
 
 def check_zip(file: Any) -> None:
