@@ -1,4 +1,4 @@
-"""In a GPT under Muon and AdamW, scale-invariant matrices turn within 10 % of prediction in small batches (ours).
+"""In a GPT under Muon and AdamW, scale-invariant matrices rotate within 10 % of prediction in small batches (ours).
 
 One run, one tracker: Muon steps the matrices of the blocks, AdamW the embedding and the head. Predictions are those of
 the update rules, from lr, weight decay and shapes alone. They assume gradients that are noise: in a larger batch the

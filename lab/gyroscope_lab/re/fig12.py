@@ -1,4 +1,4 @@
-"""Imbalanced rotation costs accuracy: a share p of the neurons turns f times slower or faster (RE Figure 12).
+"""Imbalanced rotation costs accuracy: a share p of the neurons rotates f times slower or faster (RE Figure 12).
 
 Rotational AdamW with the angles of some neurons of each layer scaled, at the best of the learning rates for each share
 and factor, which seeds that are not judged choose. Half of a share turns slower and half faster in the second kind of

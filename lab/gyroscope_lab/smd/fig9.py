@@ -1,4 +1,4 @@
-"""The layers of MobileNet-V2 turn as predicted too, until lr falls (SMD Figure 9).
+"""The layers of MobileNet-V2 rotate as predicted too, until lr falls (SMD Figure 9).
 
 Changed against the paper: a tenth of its width and strides for small images, no ShuffleNet-V2+, CIFAR-10 of 8 × 8
 pixels in place of ImageNet, 50 times the product lr·wd, so that the first stage settles. Filters of one channel, of its
