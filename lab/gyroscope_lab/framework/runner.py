@@ -155,7 +155,7 @@ def read_result(out: Path, name: str) -> tuple[Experiment, Result[Any]]:
 
 
 def _like(template: Any, value: Any) -> Any:
-    """Return a value of a record in a config's types: JSON has neither tuples nor classes, and configs have no lists."""
+    """Return a value of a record in a config's types: JSON has no tuples and no classes, and configs have no lists."""
     if isinstance(value, list):
         if hasattr(template, "_fields"):  # a named tuple
             return type(template)(*map(_like, template, value))
