@@ -146,7 +146,8 @@ def plot(result: Result[Config]) -> Figure:
                 panels.dots(panel, config.lrs, of_seed, colour=colour, size=6)
     panels.figure.update_xaxes(title_text="lr", type="log", tickvals=config.lrs)
     panels.figure.update_yaxes(title_text="loss on data held out", col=1)
-    return panels.titled("Adam with normalisation, and a second stage of Adam in its place")
+    lines = " (lines: seeds that choose)" if result.choosing else ""
+    return panels.titled(f"Adam with normalisation, and a second stage of Adam in its place{lines}")
 
 
 def claims(result: Result[Config]) -> list[Claim]:
