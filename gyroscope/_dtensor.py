@@ -82,15 +82,6 @@ def placed_like(values: Tensor, like: Tensor) -> Tensor:
     return _placed(values, sharded.device_mesh, sharded.placements)
 
 
-def spread_like(values: Tensor, like: Tensor) -> Tensor:
-    """Return values that broadcast against `like`, in its shape and distributed over processes like it."""
-    spread = values.expand(like.shape)
-    # By default, DTensor would put a dimension of size 1 on every process.
-    return (
-        cast(Any, spread).redistribute(placements=cast(Any, like).placements) if hasattr(like, "placements") else spread
-    )
-
-
 def row_like(p: Tensor, split: Split, values: Tensor) -> Tensor:
     """Return values per vector that every process has, distributed over processes like the vectors of a parameter."""
     values = values.to(p.device)

@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
-from math import log
+from math import log, prod
 from typing import Any, final
 
 import torch
@@ -10,13 +10,15 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from gyroscope._checks import positive_array
+from gyroscope._checks import check_count, positive_array
+from gyroscope.geometry import Split, gathered
 from gyroscope.model.optimizer_list import Optimizers, OwnedGroup
 from gyroscope.model.selection import AnyOptimizer, select
 from gyroscope.optim.torch_rules import keeps_norms, rule_of
 from gyroscope.optimizers import MOMENTUM_KEYS, SECOND_MOMENT_KEYS, Group
 from gyroscope.theory.sphere import lr_without_decay
 
+WHOLE = Split("tensor")
 # The power of the weight's scale with which each entry of the optimizer's state must be rescaled.
 MOMENTS = dict.fromkeys(MOMENTUM_KEYS, -1) | dict.fromkeys(SECOND_MOMENT_KEYS, -2)
 
@@ -28,9 +30,7 @@ class AfterScheduler(ABC):
     are left alone, as in torch's schedulers.
     """
 
-    def __init__(
-        self, optimizers: Optimizers, scheduler: "SchedulerOrList", memory: dict[str, list[float | None]]
-    ) -> None:
+    def __init__(self, optimizers: Optimizers, scheduler: "SchedulerOrList", memory: dict[str, list[Any]]) -> None:
         self.optimizers = optimizers
         self.schedulers: list[Scheduler] = list(scheduler) if isinstance(scheduler, Sequence) else [scheduler]
         self._memory = memory
@@ -85,6 +85,10 @@ class EquilibriumRescale(AfterScheduler):
     `gyro.plan` do. Without it every tensor of two or more dimensions in other groups is rescaled, embeddings too. The
     selection is fixed from then on. Several optimizers, as a list or a container, need a list of their schedulers.
 
+    Norms of SGD and of Adam with L2 also grow with the gradients, and so they are exact only as long as E‖g‖²·‖w‖²
+    stays the same. It often grows as lr falls. `gradient_memory=100` averages it over the last 100 steps and, once lr
+    has changed, rescales by its growth every 100 steps. Then step this after each step, before gradients are cleared.
+
     >>> w = torch.nn.Parameter(torch.ones(2, 8))
     >>> adamw = torch.optim.AdamW([w], lr=1e-3, weight_decay=0.1)
     >>> schedule = EquilibriumRescale(adamw, torch.optim.lr_scheduler.ExponentialLR(adamw, gamma=0.25))
@@ -95,8 +99,15 @@ class EquilibriumRescale(AfterScheduler):
     """
 
     def __init__(
-        self, optimizer: AnyOptimizer, scheduler: "SchedulerOrList", *, model: nn.Module | None = None
+        self,
+        optimizer: AnyOptimizer,
+        scheduler: "SchedulerOrList",
+        *,
+        model: nn.Module | None = None,
+        gradient_memory: int | None = None,
     ) -> None:
+        if gradient_memory is not None:
+            check_count("gradient_memory", gradient_memory, at_least=1)
         optimizers = Optimizers.of(optimizer)
         for member in optimizers.members:
             if keeps_norms(member):
@@ -117,11 +128,51 @@ class EquilibriumRescale(AfterScheduler):
         # The learning rate of each group during its warmup, then None.
         climbing = [float(group["lr"]) if float(group["lr"]) < peak_lr(group) else None for group in groups]
         super().__init__(optimizers, scheduler, {"lr_over_decay": at_peak, "climbing_lr": climbing})
+        self._first = tuple(at_peak)
+        self._gradient_memory = gradient_memory or 0
+        if gradient_memory:
+            # E‖g‖²·‖w‖² of each weight, its value at the last rescaling, and steps since lr has changed.
+            zero: dict[str, list[Any]] = {"gradient2": [{} for _ in groups], "followed": [{} for _ in groups]}
+            self._memory |= {**zero, "calls": [0] * len(groups)}
 
     def _rotating(self, number: int, group: Group) -> list[nn.Parameter]:
         return [p for i, p in enumerate(group["params"]) if i in self._places[number] and p.requires_grad]
 
     def _follow(self, number: int, owned: OwnedGroup) -> None:
+        # Measured first, at the norms that the gradients belong to.
+        average = self._averaged_gradients(number, owned.options) if self._gradient_memory else {}
+        self._follow_lr(number, owned)
+        if average:
+            self._follow_gradients(number, owned, average)
+
+    def _averaged_gradients(self, number: int, group: Group) -> dict[int, Tensor]:
+        """Return E‖g‖²·‖w‖² by position in the group, with the present gradients."""
+        average: dict[int, Tensor] = dict(self._memory["gradient2"][number])
+        for i, w in enumerate(group["params"]):
+            if i in self._places[number] and w.grad is not None:
+                now = prod(gathered(WHOLE.norm(each.detach())) for each in (w, w.grad)).squeeze() ** 2
+                average[i] = average[i].lerp(now, 1 / self._gradient_memory) if i in average else now
+        self._memory["gradient2"][number] = average
+        return average
+
+    def _follow_gradients(self, number: int, owned: OwnedGroup, average: dict[int, Tensor]) -> None:
+        group, owner = owned
+        if self._memory["lr_over_decay"][number] == self._first[number]:
+            self._memory["followed"][number] = average
+            return
+        self._memory["calls"][number] += 1
+        if self._memory["calls"][number] % self._gradient_memory or _lr_over_decay(group) is None:
+            return
+        rule = rule_of(group, owner)
+        # Norms of SGD go with ‖g‖^(2x) if they go with lr^x, and those of Adam with L2 with ‖g‖^x.
+        power = rule.norm_exponent / (1 if rule.gradient_scales_update else 2) if "unit_grad_norm" in rule.needs else 0
+        for i, before in self._memory["followed"][number].items():
+            w = group["params"][i]
+            if w.requires_grad and power and before > 0 and average[i] > 0:
+                rescale_(w, float(average[i] / before) ** power, owner.state.get(w, {}))
+        self._memory["followed"][number] = average
+
+    def _follow_lr(self, number: int, owned: OwnedGroup) -> None:
         group, owner = owned
         settled = self._memory["lr_over_decay"]
         before = settled[number]

@@ -183,18 +183,22 @@ def lab_run(
 
 @lab.command("judge", epilog="Example: gyroscope lab judge smd/fig4")
 def lab_judge(
-    ids: Annotated[list[str], typer.Argument(help="such as smd/fig4")], out: RESULTS = Path("results")
+    ids: Annotated[list[str], typer.Argument(help="such as smd/fig4, all of a paper (smd) or all")],
+    out: RESULTS = Path("results"),
 ) -> None:
-    """Judge records again by the claims of this version.
+    """Judge and draw records again by the claims of this version.
 
-    Nothing is measured.
+    Nothing is measured. Of a paper or of all, only experiments that have a record are judged.
     """
+    from gyroscope_lab.framework.catalogue import select
     from gyroscope_lab.framework.console import experiment_text
+    from gyroscope_lab.framework.results import ExperimentRecord
     from gyroscope_lab.framework.runner import judge_again
 
-    for id in ids:
-        judge_again(id, out)
-        show(experiment_text(id, out))
+    for entry in select(ids, size=None):
+        if entry.id in ids or ExperimentRecord.read(out, entry.id) is not None:
+            judge_again(entry.id, out)
+            show(experiment_text(entry.id, out))
 
 
 @lab.command("show", epilog="Example: gyroscope lab show smd/fig4")

@@ -44,7 +44,7 @@ MODEL = {"layers": 1, "heads": 2, "width": 8, "context": 8, "batch": 2}
 TEXT = {"task": "stdlib", "model": "gpt:layers=1,heads=2,width=8,context=8", "batch_size": 2, "steps": 6}
 IMAGES = {"task": "digits", "model": "cnn:width=4,convolutions=2", "batch_size": 16, "steps": 4}
 BETAS = {"beta2 = 0.9": (0.99, 0.9), "beta2 = 0.95": (0.95, 0.95), "beta2 = 0.999": (0.9, 0.999)}
-K_ADAM = {"lrs": (1e-3, 1e-2), "ks": (1, 2), "seeds": 2}
+K_ADAM = {"lrs": (1e-3, 1e-2), "ks": (1, 2), "seeds": 2, "choosing_seeds": 1}
 SPHERE_FAMILY = {"lrs": (1e-3, 1e-2, 1e-1), "seeds": 2, "choosing_seeds": 1}
 CURVE = loss_along_curves.Config(
     {**TEXT, "optimizer": "adam", "evaluations": 3, "track": False},
@@ -101,6 +101,7 @@ TINY: dict[str, Any] = {
         without_norm={"images": {"norm": "none"}, "text": {}},
         lrs=(1e-3, 1e-2),
         seeds=2,
+        choosing_seeds=1,
     ),
     "beyond/gpt_tuning": replace(
         gpt_tuning.tuned({**TEXT, "weight_decay": 1.0}, (1e-3, 1e-2), (0, 2), seeds=2), choosing_seeds=1

@@ -1,4 +1,4 @@
-"""In a GPT under Muon and AdamW, scale-invariant matrices turn within 10 % of prediction in small batches (ours).
+"""In a GPT under Muon and AdamW, scale-invariant matrices rotate within 10 % of prediction in small batches (ours).
 
 Each run has one tracker. Muon updates the matrices of the blocks, and AdamW the embedding and the head. Predictions
 follow from the update rules, with lr, weight decay and shapes alone. They assume that gradients are noise. In a larger
@@ -179,7 +179,7 @@ def plot(result: Result[Config]) -> Figure:
     panels.figure.add_hrect(1 - WITHIN, 1 + WITHIN, fillcolor=INK, opacity=0.07, line_width=0, **panels.place(0))
     panels.figure.update_xaxes(tickvals=np.arange(len(names)), ticktext=names)
     panels.figure.update_yaxes(title_text="over prediction", type="log", tickvals=[0.2, 0.5, 0.8, 1, 1.25, 2, 5])
-    title = "A GPT under Muon and AdamW; filled: scale-invariant; shaded: within 10 %"
+    title = "A GPT under Muon and AdamW (filled: scale-invariant, shaded: within 10 %)"
     return panels.titled(title).update_layout(height=680)
 
 

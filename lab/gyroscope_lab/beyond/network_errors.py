@@ -130,7 +130,7 @@ def plot(result: Result[Config]) -> Figure:
             panels.level(panel, 1.0)
     panels.figure.update_yaxes(type="log", range=[-0.6, 0.6], tickvals=[0.3, 0.5, 0.8, 1, 1.25, 2, 3])
     panels.figure.update_xaxes(showticklabels=False)
-    title = "Measured over predicted, every layer of every network; filled: scale-invariant"
+    title = "Measured over predicted, every layer of every network (filled: scale-invariant)"
     return panels.titled(title).update_layout(height=720)
 
 

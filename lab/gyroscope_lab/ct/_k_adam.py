@@ -1,12 +1,12 @@
 """k-Adam for each k and strategy at the best of the same learning rates, as compared in Figures 6, 15 and 16."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from gyroscope.tools import Array
 from gyroscope_lab.framework.arms import train_and_read
-from gyroscope_lab.framework.choices import choose, of_chosen
+from gyroscope_lab.framework.choices import best_part, choose, of_chosen
 from gyroscope_lab.framework.claims import Claim, at_least, at_most
 from gyroscope_lab.framework.experiment import Measurements, Result, Trial
 from gyroscope_lab.framework.figures import COLOURS, HEIGHT, Figure, Panels
@@ -61,6 +61,10 @@ class KAdamConfig:
     def parts_of(self, variants: Sequence[Variant]) -> list[tuple[Variant, float]]:
         """Return these variants at every learning rate."""
         return [(variant, lr) for variant in variants for lr in self.lrs]
+
+    def judged_parts(self, choosing: Mapping[str, Array]) -> list[tuple[Variant, float]]:
+        """Return every k-Adam at its best learning rate."""
+        return [best_part(self, choosing, self.quantity, self.parts_of([variant])) for variant in self.variants]
 
 
 def measure(trial: Trial[KAdamConfig]) -> Measurements:

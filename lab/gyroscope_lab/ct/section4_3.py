@@ -3,10 +3,12 @@
 The paper derives that a normalised weight W rotates by u/‖W‖. ‖W‖² is a moving average of ‖u‖² with the factor (1-ηλ)²
 at each step (8), so the paper interprets this as a second stage of Adam without momentum. It has no figure of it. Here
 the second stage has the betas (0, (1-ηλ)²). Normalisation is BatchNorm in a CNN on a part of CIFAR-10 at a quarter of
-its resolution, or qk-norm in a GPT on characters. Every arm chooses from the same learning rates.
+its resolution, or qk-norm in a GPT on characters. Every arm chooses from the same learning rates. The medium size has
+16 × 16 pixels, byte pairs of Shakespeare, and 400 and 600 steps.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
@@ -15,14 +17,14 @@ from torch.optim.lr_scheduler import LambdaLR
 import gyroscope as gyro
 from gyroscope.tools import Array
 from gyroscope_lab.framework.arms import capped_loss
-from gyroscope_lab.framework.choices import scores_at_best
+from gyroscope_lab.framework.choices import best_part, scores_at_best
 from gyroscope_lab.framework.claims import Claim, agrees, at_most
 from gyroscope_lab.framework.experiment import Measurements, Result, Trial
 from gyroscope_lab.framework.figures import COLOURS, Figure, Panels
 from gyroscope_lab.training import TrainConfig
 from gyroscope_lab.training.problems import make_problem
 
-COST = {"quick": "1 min", "paper": "2 h"}
+COST = {"quick": "1 min", "medium": "15 min", "paper": "2 h"}
 
 
 class Arm(NamedTuple):
@@ -54,7 +56,15 @@ class Config:
     @property
     def parts(self) -> list[tuple[Arm, float]]:
         """Every arm at every learning rate."""
-        return [(arm, lr) for arm in self.arms for lr in self.lrs]
+        return [part for arm in self.arms for part in self.parts_of(arm)]
+
+    def parts_of(self, arm: Arm) -> list[tuple[Arm, float]]:
+        """Return an arm at every learning rate."""
+        return [(arm, lr) for lr in self.lrs]
+
+    def judged_parts(self, choosing: Mapping[str, Array]) -> list[tuple[Arm, float]]:
+        """Return every arm at its best learning rate."""
+        return [best_part(self, choosing, "loss", self.parts_of(arm)) for arm in self.arms]
 
     def settings(self, arm: Arm) -> dict[str, Any]:
         """Return the settings of the arm's training."""
@@ -80,6 +90,15 @@ QUICK = _config(
     {"task": "cifar10", "shrink": 4, "model": "cnn:width=16", "batch_size": 64, "steps": 120, "warmup": 4},
     {"task": "stdlib", "batch_size": 12, "steps": 200, "warmup": 7},
     "gpt:layers=1,width=32,context=32",
+)
+MEDIUM = replace(
+    _config(
+        (3e-4, 1e-3, 3e-3, 1e-2),
+        {"task": "cifar10", "shrink": 2, "model": "cnn:width=16", "batch_size": 64, "steps": 400, "warmup": 13},
+        {"task": "bpe:tinyshakespeare.txt", "batch_size": 12, "steps": 600, "warmup": 20},
+        "gpt:layers=1,width=32,context=32",
+    ),
+    seeds=10,
 )
 PAPER = _config(
     (1e-3, 3e-3, 1e-2),
@@ -108,24 +127,27 @@ def measure(trial: Trial[Config]) -> Measurements:
 
 def best_losses(result: Result[Config], arm: Arm) -> Array:
     """Return the loss at the best learning rate, one for each seed."""
-    return scores_at_best(result, "loss", [(arm, lr) for lr in result.config.lrs])
+    return scores_at_best(result, "loss", result.config.parts_of(arm))
 
 
 def plot(result: Result[Config]) -> Figure:
-    """Draw the loss of each arm over the learning rates, mean and seeds."""
+    """Draw each arm over the learning rates: judged seeds, and means of the seeds that choose, if there are any."""
     config = result.config
     panels = Panels(*config.tasks, horizontal_spacing=0.08)
     for panel, task in enumerate(config.tasks):
         arms = [arm for arm in config.arms if arm.task == task]
         names = ("Adam, normalised", "Adam, not normalised", "2-Adam with γ2 = 0, not normalised")
         for arm, name, colour in zip(arms, names, COLOURS, strict=False):
-            losses = result["loss"][:, [i for i, (of_part, _) in enumerate(config.parts) if of_part == arm]]
-            panels.line(panel, config.lrs, losses.mean(0), name, colour)
+            places = [config.parts.index(part) for part in config.parts_of(arm)]
+            losses = result["loss"][:, places]
+            means = result.choosing.get("loss", result["loss"])[:, places].mean(0)
+            panels.line(panel, config.lrs, means, name, colour)
             for of_seed in losses:
                 panels.dots(panel, config.lrs, of_seed, colour=colour, size=6)
     panels.figure.update_xaxes(title_text="lr", type="log", tickvals=config.lrs)
     panels.figure.update_yaxes(title_text="loss on data held out", col=1)
-    return panels.titled("Adam with normalisation, and a second stage of Adam in its place")
+    lines = " (lines: seeds that choose)" if result.choosing else ""
+    return panels.titled(f"Adam with normalisation, and a second stage of Adam in its place{lines}")
 
 
 def claims(result: Result[Config]) -> list[Claim]:

@@ -52,8 +52,8 @@ def run_experiments(
     check_first_seed(first_seed)
     # All are checked first, so that the settings of the last cannot fail after hours of the first.
     configs = {entry.id: config_of(entry.id, size, seeds, source, overrides) for entry in entries}
-    if without := len(select(names, source, size=None)) - len(entries):
-        show(Text(f"{without} experiments have no {size} size and are left out (`gyroscope lab list` shows sizes)."))
+    if without := [entry.id for entry in select(names, source, size=None) if entry not in entries]:
+        show(Text(f"{len(without)} experiments have no {size} size and are left out: {', '.join(without)}."))
     for number, entry in enumerate(entries, 1):
         if entry.id not in names and is_finished(entry.id, size, configs[entry.id], out, first_seed, overrides):
             show(Text(f"{entry.id}: already finished by this code."))

@@ -18,6 +18,8 @@ from gyroscope.tools import write_text
 
 WIDTH = 1000
 HEIGHT = 560
+# Milliseconds that a browser may take to start or to draw. Playwright's 30 seconds are too few on a busy machine.
+PATIENCE = 300_000
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome", "microsoft-edge")
 
 # The style of the pages on a light background: measurements are solid and coloured, predictions dashed and black.
@@ -126,8 +128,9 @@ def _svg(figure: Figure) -> str | None:
     root = hasattr(os, "geteuid") and os.geteuid() == 0  # as root, Chromium starts only without a sandbox
     try:
         with sync_playwright() as playwright:
-            browser = playwright.chromium.launch(executable_path=installed, chromium_sandbox=not root)
+            browser = playwright.chromium.launch(executable_path=installed, chromium_sandbox=not root, timeout=PATIENCE)
             page = browser.new_page()
+            page.set_default_timeout(PATIENCE)
             page.set_content(page_html)  # waits until plotly, which is in the page, has been loaded
             url = page.evaluate("options => Plotly.toImage('figure', options)", options)
             browser.close()

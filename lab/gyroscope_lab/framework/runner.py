@@ -4,7 +4,7 @@ import json
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import is_dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -144,7 +144,7 @@ def read_result(out: Path, name: str) -> tuple[Experiment, Result[Any]]:
         raise ValueError(f"{name!r} has not been run here: `gyroscope lab run {name}`")
     experiment = load(name)
     try:
-        config = type(experiment.QUICK)(**{key: _tuples(value) for key, value in record.data["config"].items()})
+        config = _like(experiment.QUICK, record.data["config"])
     except TypeError:
         raise ValueError(f"the record of {name!r} was made by other code: `gyroscope lab run {name}`") from None
     values, choosing = (
@@ -154,6 +154,16 @@ def read_result(out: Path, name: str) -> tuple[Experiment, Result[Any]]:
     return experiment, Result(config, values, record.data["seconds"], choosing)
 
 
-def _tuples(value: Any) -> Any:
-    """Replace lists by tuples, because JSON has no tuples and configs have no lists."""
-    return tuple(map(_tuples, value)) if isinstance(value, list) else value
+def _like(template: Any, value: Any) -> Any:
+    """Return a value of a record in a config's types: JSON has no tuples and no classes, and configs have no lists."""
+    if isinstance(value, list):
+        if hasattr(template, "_fields"):  # a named tuple
+            return type(template)(*map(_like, template, value))
+        first = template[0] if isinstance(template, tuple) and template else None
+        return tuple(_like(first, each) for each in value)
+    if isinstance(value, dict) and is_dataclass(template):
+        return type(template)(**{key: _like(getattr(template, key, None), each) for key, each in value.items()})
+    if isinstance(value, dict) and isinstance(template, dict):
+        first = next(iter(template.values()), None)
+        return {key: _like(template.get(key, first), each) for key, each in value.items()}
+    return value

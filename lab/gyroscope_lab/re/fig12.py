@@ -1,4 +1,4 @@
-"""Imbalanced rotation costs accuracy: a share p of the neurons turns f times slower or faster (RE Figure 12).
+"""Imbalanced rotation costs accuracy: a share p of the neurons rotates f times slower or faster (RE Figure 12).
 
 Rotational AdamW rotates some neurons of each layer by scaled angles. Each share and factor has its best learning rate,
 chosen on seeds that are not judged. In the second kind of imbalance, half of the share rotates slower and half faster.

@@ -1,4 +1,4 @@
-"""AdamW turns a transformer faster than equilibrium at first, and its rotational variant does not (RE Figure 14).
+"""AdamW rotates a transformer faster than equilibrium at first, its rotational variant does not (RE Figure 14).
 
 Differences from the paper: a vision transformer of two narrow layers on a part of CIFAR-10 replaces DeiT-tiny on
 ImageNet. The paper shows the first 40 of 300 epochs, in which its learning rate hardly falls. Here the learning rate is

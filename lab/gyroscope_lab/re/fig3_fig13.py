@@ -21,7 +21,7 @@ from gyroscope_lab.framework.arms import Arms, of_arm, train_arm
 from gyroscope_lab.framework.choices import choose, of_chosen
 from gyroscope_lab.framework.claims import Claim, agrees, at_least, at_most
 from gyroscope_lab.framework.experiment import Measurements, Result, Trial
-from gyroscope_lab.framework.figures import COLOURS, INK, Figure, Panels
+from gyroscope_lab.framework.figures import COLOURS, DECADES, INK, Figure, Panels
 from gyroscope_lab.framework.presets import preset
 from gyroscope_lab.re._networks import BYTE_PAIR_GPT, GPT, RESNET
 from gyroscope_lab.re._tracked import course, course_axis, hidden_layers, mean_during, over_prediction
@@ -150,14 +150,14 @@ def plot(result: Result[Config]) -> Figure:
             panels.line(panel, t, of_arm(result, quantity, _arm("AdamW", lr)).mean(0), f"AdamW, lr {lr:g}", colour)
             predicted = of_arm(result, f"predicted_{quantity}", _arm("AdamW", lr)).mean(0)
             panels.predicted(panel, t, predicted, "predicted in equilibrium", INK, width=1.2)
-    panels.figure.update_xaxes(type="log", title_text="learning rate", row=1, col=1)
+    panels.figure.update_xaxes(DECADES, title_text="learning rate", row=1, col=1)
     for column in (2, 3):
         panels.figure.update_xaxes(title_text=axis, row=1, col=column)
     # The first angles are several times those in equilibrium, and the last ones go to 0.
     predicted = of_arm(result, "predicted_angle", _arm("AdamW", config.shown[0])).max()
     exponents = [np.log10(share * predicted) for share in (0.03, 10)]
-    panels.figure.update_yaxes(type="log", row=1, col=2, dtick=1)
-    panels.figure.update_yaxes(type="log", row=1, col=3, range=exponents, dtick=1)
+    panels.figure.update_yaxes(DECADES, row=1, col=2)
+    panels.figure.update_yaxes(DECADES, row=1, col=3, range=exponents)
     return panels.titled(f"lr · wd = {_product(config):g}, whatever the learning rate")
 
 

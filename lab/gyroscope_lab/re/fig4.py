@@ -1,4 +1,4 @@
-"""Adam with L2 turns its layers unequally and loses to AdamW, and balanced rotation closes the gap (RE Figure 4).
+"""Adam with L2 rotates layers unequally and loses to AdamW, and balanced rotation closes the gap (RE Figure 4).
 
 Learning rate and weight decay are swept for both optimizers. The special variant and rotational AdamW have settings
 near AdamW's best. The special variant has the direction of Adam with L2, the angle of AdamW, and β = 0.9 as in Table 4
@@ -17,7 +17,7 @@ from gyroscope_lab.framework.arms import Arms, of_arm, train_arm
 from gyroscope_lab.framework.choices import choose, of_chosen
 from gyroscope_lab.framework.claims import Claim, at_least, at_most
 from gyroscope_lab.framework.experiment import Measurements, Result, Trial
-from gyroscope_lab.framework.figures import COLOURS, INK, Figure, Panels
+from gyroscope_lab.framework.figures import COLOURS, DECADES, INK, Figure, Panels
 from gyroscope_lab.framework.presets import preset
 from gyroscope_lab.re._networks import RESNET
 from gyroscope_lab.re._tracked import course, course_axis, hidden_layers, mean_during, spread_over_layers
@@ -104,7 +104,7 @@ def plot(result: Result[Config]) -> Figure:
         panels.line(1, t, last, f"last layer, {name}", colour, width=1.5, dash="dot")
     panels.figure.update_yaxes(tickvals=np.arange(len(config.parts)), ticktext=config.parts, row=1, col=1)
     panels.figure.update_xaxes(title_text=axis, row=1, col=2)
-    panels.figure.update_yaxes(type="log", row=1, col=2)
+    panels.figure.update_yaxes(DECADES, row=1, col=2)
     figure = panels.titled("Adam with L2, AdamW, and variants with balanced rotation")
     return figure.update_layout(margin={"l": 210})
 

@@ -108,6 +108,7 @@ def _accuracies(result: Result[Config], setting: str, name: str) -> Array:
 def plot(result: Result[Config]) -> Figure:
     """Draw accuracy over the learning rate: mean of the seeds as a line, each seed as a dot."""
     panels = Panels(LAYER_NORM, "large batches, no warmup", horizontal_spacing=0.09)
+    rates_shown: tuple[set[float], set[float]] = (set(), set())
     for number, (setting, rates) in enumerate(zip(result.config.setups, result.config.lrs, strict=True)):
         panel = int(setting != LAYER_NORM)
         dash = DASHES[max(number - 1, 0)]
@@ -117,6 +118,9 @@ def plot(result: Result[Config]) -> Figure:
             panels.line(panel, rates, accuracies.mean(1), name + suffix, colour, dash=dash)
             for seed in accuracies.T:
                 panels.dots(panel, rates, seed, colour=colour, size=5)
+        rates_shown[panel].update(rates)
+    for panel, shown in enumerate(rates_shown):
+        panels.figure.update_xaxes(tickvals=sorted(shown), **panels.place(panel))
     panels.figure.update_xaxes(type="log", title_text="learning rate")
     panels.figure.update_yaxes(title_text="accuracy on images held out", col=1)
     return panels.titled("SGDM and its rotational variant")

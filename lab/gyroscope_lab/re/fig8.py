@@ -1,4 +1,4 @@
-"""AdamW turns all vectors alike, whatever their gradients, and Adam with L2 does not (RE Figure 8)."""
+"""AdamW rotates all vectors alike, whatever their gradients, and Adam with L2 does not (RE Figure 8)."""
 
 from dataclasses import dataclass
 

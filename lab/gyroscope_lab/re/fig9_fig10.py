@@ -145,6 +145,7 @@ def plot(result: Result[Config]) -> Figure:
         if f"predicted_{quantity}" not in result.values:
             panels.level(panel, 1.0 if quantity == "scaled_grad_norm" else 0.0, width=1.2)
     panels.figure.update_xaxes(title_text=axis, row=3)
+    panels.figure.update_yaxes(exponentformat="power")
     network = "ResNet" if config.normalised else "GPT"
     title = f"A random walk beside the training of a {network} with AdamW at a constant learning rate"
     return panels.titled(title).update_layout(height=900)

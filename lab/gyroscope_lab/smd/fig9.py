@@ -1,4 +1,4 @@
-"""The layers of MobileNet-V2 turn as predicted too, until lr falls (SMD Figure 9).
+"""The layers of MobileNet-V2 rotate as predicted too, until lr falls (SMD Figure 9).
 
 Differences from the paper: a tenth of the width and strides for small images, no ShuffleNet-V2+, and CIFAR-10 of 8 × 8
 pixels instead of ImageNet. The product lr·wd is 50 times as large, so that the first stage settles. The one-channel

@@ -1,4 +1,4 @@
-"""In equilibrium a weight turns by sqrt(2·lr·wd/(1+α)) per step, whatever its gradients (SMD Theorem 3)."""
+"""In equilibrium a weight rotates by sqrt(2·lr·wd/(1+α)) per step, whatever its gradients (SMD Theorem 3)."""
 
 from dataclasses import dataclass
 

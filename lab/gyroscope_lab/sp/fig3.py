@@ -3,11 +3,12 @@
 So 1 - A⟨c,u⟩ is positive, the expansion of Theorem 2 is valid for SGD-M and Adam, and that of Theorem 4 for SGD. The
 largest value over all filters counts at every step. Differences from the paper: the whole network trains from its
 initial weights, while the paper first trains the rest and then only filters. The network has half the width and trains
-on CIFAR-10 of 8 × 8 pixels for 60 steps. The paper prints the variable of Theorem 4 as (η‖∇L(u)‖)²/r². The expansion
-needs (η‖∇L(u)‖)²/r⁴, which has no unit, to be small.
+on CIFAR-10 of 8 × 8 pixels for 60 steps. The medium size has the paper's width and batch of 128, 16 × 16 pixels and 100
+steps. The paper prints the variable of Theorem 4 as (η‖∇L(u)‖)²/r². The expansion needs (η‖∇L(u)‖)²/r⁴, which has no
+unit, to be small.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ from gyroscope_lab.framework.figures import COLOURS, DECADES, Figure, Panels, sh
 from gyroscope_lab.framework.weight_steps import WeightStep, train_and_see
 from gyroscope_lab.sp._presets import SMALL, settings_of
 
-COST = {"quick": "40 s", "paper": "1 day"}
+COST = {"quick": "40 s", "medium": "15 min", "paper": "1 day"}
 COVERS = ("sp/fig4", "sp/fig5")
 FILTERS = Split()
 POINTS = 150
@@ -47,6 +48,8 @@ _CONSTANT = {"schedule": "constant"}
 # The largest steps are the first ones.
 _SHORT = {**SMALL, **_CONSTANT, "steps": 60}
 QUICK = Config(base={}, arms={arm: {**each, **_SHORT} for arm, each in _arms().items()}, seeds=7)
+_MEDIUM = {"model": "resnet20", "shrink": 2, "batch_size": 128, "steps": 100}
+MEDIUM = replace(QUICK, arms={arm: {**each, **_MEDIUM} for arm, each in QUICK.arms.items()}, seeds=8)
 PAPER = Config(base={}, arms={arm: {**each, **_CONSTANT, "epochs": 150} for arm, each in _arms().items()})
 
 

@@ -133,7 +133,7 @@ def plot(result: Result[Config]) -> Figure:
             panels.dots(panel, [method] * config.seeds, accuracy[method], colour=colour, size=6, opacity=0.6)
             _interval(panels, panel, method, accuracy[method])
         for better, worse in pairs(config):
-            name = f"{better} less {worse}"
+            name = f"{better}<br>less {worse}"  # in two lines, or neighbours would touch
             papers = papers_difference(column, better, worse)
             _interval(panels, len(columns) + panel, name, accuracy[better] - accuracy[worse])
             panels.dots(len(columns) + panel, [name], [papers], "the paper's", COLOURS[1], size=11, symbol="x")

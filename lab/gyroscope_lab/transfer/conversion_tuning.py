@@ -82,7 +82,7 @@ def plot(result: Result[Config]) -> Figure:
         rates = sorted({factors.lr for factors in losses})
         best = [min(losses[each].mean() for each in losses if each.lr == rate) for rate in rates]
         panels.line(0, rates, np.array(best), name, colour)
-    panels.figure.update_xaxes(title_text="factor of the converted lr", type="log")
+    panels.figure.update_xaxes(title_text="factor of the converted lr", type="log", tickvals=(0.25, 0.5, 1, 2, 4))
     panels.figure.update_yaxes(title_text="loss on data held out")
     return panels.titled(f"{result.config.tuned.network}: around settings converted from AdamW")
 

@@ -94,7 +94,8 @@ def plot(result: Result[Config]) -> Figure:
         panels.line(0, [part[1] for part in of_decay], means, f"weight decay × {decay:.3g}", COLOURS[i])
         for part in of_decay:
             panels.dots(0, np.full(len(losses[part]), part[1]), losses[part], colour=COLOURS[i], size=6)
-    panels.figure.update_xaxes(title_text="factor of the tuned lr", type="log")
+    factors = sorted({part[1] for part in losses})
+    panels.figure.update_xaxes(title_text="factor of the tuned lr", type="log", tickvals=factors)
     panels.figure.update_yaxes(title_text="loss on data held out")
     return panels.titled(f"GPT of {result.config.ratio:g} times the width: the learning rate of hidden weights")
 

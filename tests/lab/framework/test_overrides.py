@@ -104,12 +104,13 @@ def test_bad_input_is_refused_before_anything_is_run(argv, quoted, there, capsys
     assert not list(there.iterdir())
 
 
-def test_a_record_is_judged_again_without_measuring(there, capsys):
+@pytest.mark.parametrize("named", ["sp/eq44", "sp"])  # of a paper, those that have a record
+def test_a_record_is_judged_again_without_measuring(named, there, capsys):
     assert main(["lab", "run", "sp/eq44", "--seeds", "2"]) == 0
     path = there / "results" / "sp" / "eq44.json"
     before = json.loads(path.read_text())
     path.write_text(json.dumps({**before, "claims": []}))
-    assert main(["lab", "judge", "sp/eq44"]) == 0
+    assert main(["lab", "judge", named]) == 0
     after = json.loads(path.read_text())
     assert {key: after[key] for key in before} == before
     assert "commit" in after["judged_by"]

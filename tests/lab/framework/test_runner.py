@@ -14,12 +14,13 @@ from typing import ClassVar
 import numpy as np
 import pytest
 from gyroscope_lab.framework.catalogue import LAB, SIZES, catalogue, coverage, entry_of, select
-from gyroscope_lab.framework.claims import ClaimOutcome, agrees, at_least, at_most, confidence_interval
+from gyroscope_lab.framework.claims import ClaimOutcome, agrees, at_least, at_most, confidence_interval, near
 from gyroscope_lab.framework.console import catalogue_text
 from gyroscope_lab.framework.figures import BROWSERS, styled, write_figure
 from gyroscope_lab.framework.not_held import KINDS, reason_of
 from gyroscope_lab.framework.papers import DRAWINGS, PAPERS, SETTINGS, TO_DO
 from gyroscope_lab.framework.results import ExperimentRecord, counts_table, describe, write_readme, write_record
+from gyroscope_lab.framework.runner import read_result
 from gyroscope_lab.framework.trials import run_trials
 from rich.console import Console
 
@@ -270,6 +271,24 @@ def test_every_claim_that_does_not_hold_has_a_sentence_why():
                 assert why.endswith(".")
 
 
+def test_a_variant_worse_than_its_base_is_not_explained_as_a_better_one():
+    better = agrees("GPT: loss of rotational AdamW, zero-shot, over its base's", 1.0, [0.9], within=0.005)
+    worse = agrees(better.sentence, 1.0, [1.1], within=0.005)
+    lower = near("ResNet: accuracy of rotational AdamW, zero-shot, less its base's", 0.0, [-0.1], margin=0.01)
+    assert "is better than its base" in reason_of("re/table2", better)
+    assert "is worse than its base" in reason_of("re/table2", worse)
+    assert "is worse than its base" in reason_of("re/table3", lower)
+
+
+@pytest.mark.parametrize("name", ["transfer/tuning_mlp", "transfer/batch_mlp", "remedies/warmup"])
+def test_a_record_whose_config_has_classes_in_it_is_judged_again(name):
+    results = LAB.parents[1] / "results"
+    experiment, result = read_result(results, name)
+    record = ExperimentRecord.read(results, name)
+    assert [claim.outcome for claim in experiment.claims(result)] == [claim.outcome for claim in record.claims]
+    assert experiment.plot(result).data
+
+
 def test_claims_of_the_papers_and_ours_are_counted_apart():
     def record(id, *sentences):
         claims = [asdict(at_most(sentence, 1.0, [0.5])) for sentence in sentences]
@@ -366,7 +385,7 @@ def test_all_leaves_out_what_has_no_such_size_and_what_this_code_has_finished(mo
     assert code == 0
     assert calls == [entry.id for entry in select(["re"], size="medium") if entry.id != "re/fig4"]
     without = len(select(["re"])) - len(select(["re"], size="medium"))
-    assert f"{without} experiments have no medium size and are left out" in out
+    assert f"{without} experiments have no medium size and are left out: re/fig1," in " ".join(out.split())
     assert "re/fig4: already finished by this code." in out
     # Who names an experiment wants it to be run.
     shell(capsys, "lab", "run", "re/fig4", "--size", "medium", "--out", tmp_path)
