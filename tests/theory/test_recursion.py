@@ -19,7 +19,7 @@ from gyroscope.theory import (
 )
 from gyroscope.theory.law import Weights
 from gyroscope.theory.linear_motion import LinearMotion
-from gyroscope.theory.recursion import LOOSE_FROM, MAX_LENGTH, TOLERANCE, filtered
+from gyroscope.theory.recursion import MAX_LENGTH, TOLERANCE, filtered
 
 STEPS = 3_000
 RULES = [
