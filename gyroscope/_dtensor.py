@@ -82,15 +82,6 @@ def placed_like(values: Tensor, like: Tensor) -> Tensor:
     return _placed(values, sharded.device_mesh, sharded.placements)
 
 
-def spread_like(values: Tensor, like: Tensor) -> Tensor:
-    """Return values that broadcast against `like` in its shape, spread over processes as it is."""
-    spread = values.expand(like.shape)
-    # By default, DTensor would put a dimension of size 1 on every process.
-    return (
-        cast(Any, spread).redistribute(placements=cast(Any, like).placements) if hasattr(like, "placements") else spread
-    )
-
-
 def row_like(p: Tensor, split: Split, values: Tensor) -> Tensor:
     """Return values per vector that every process has, spread over processes as the vectors of a parameter are."""
     values = values.to(p.device)

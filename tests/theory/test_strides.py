@@ -6,7 +6,6 @@ import pytest
 from gyroscope.theory import (
     SGDM,
     SGDMRT,
-    Adafactor,
     AdamL2,
     AdamSRT,
     AdamW,
@@ -32,7 +31,6 @@ RULES = [
     NAdam(1e-3, 0.1),
     AdamL2(1e-3, 0.01),
     AdamSRT(1e-3, 0.01),
-    Adafactor(1e-2, 0.1),
     KAdam(1e-3, 0.1, strategy="naive"),
     SGDM(0.1, 5e-4, 0.9),
     SGDMRT(0.1, 1e-3),
