@@ -57,13 +57,14 @@ class Check:
 @final
 @dataclass
 class InstallationCheck:
-    """What `examine` found. Times are in milliseconds per step."""
+    """What `examine` found. Times are in milliseconds per step, and those of a sample per sample."""
 
     device: str
     versions: dict[str, str]
     checks: list[Check] = field(default_factory=list)
     step_times: dict[str, float] = field(default_factory=dict)
-    tracker_time: float = 0.0
+    sample_delay: float = 0.0
+    sample_processor_time: float = 0.0
     programs: dict[str, int] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
@@ -88,7 +89,11 @@ class InstallationCheck:
         for name, milliseconds in self.step_times.items():
             ratio = f"  {milliseconds / fused:5.2f} × fused AdamW" if fused else ""
             lines.append(f"  {name:26} {milliseconds:8.2f} ms{ratio}")
-        lines.append(f"tracker: {self.tracker_time:.3f} ms per step, every=10, on these weights")
+        lines.append(
+            f"tracker: a sample of 1.6 million weights delays its step by {self.sample_delay:.2f} ms and takes "
+            f"{self.sample_processor_time:.2f} ms of processor time"
+        )
+        lines.append("  By default every tenth step is a sample, or fewer if they take over 1 % of the time")
         lines.append(f"programs: {', '.join(f'{count} {form}' for form, count in self.programs.items()) or 'none'}")
         return "\n".join(["```", *lines, *(f"note: {note}" for note in self.notes), "```"])
 
@@ -111,8 +116,8 @@ def examine(device: str | None = None, progress: Progress | None = None, seconds
     found = InstallationCheck(str(where), versions(where))
     parts = len(makers) + 3
     report = progress or (lambda done, parts: None)
-    with warnings.catch_warnings(record=True) as seen:
-        warnings.simplefilter("always")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # those of compilers are among the notes
         weights = {}
         for done, (name, make) in enumerate(makers.items()):
             report(done, parts)
@@ -122,7 +127,7 @@ def examine(device: str | None = None, progress: Progress | None = None, seconds
         report(parts - 3, parts)
         found.step_times = step_times(where, compile=False)
         report(parts - 2, parts)
-        found.tracker_time = tracker_time(where)
+        found.sample_delay, found.sample_processor_time = sample_times(where)
         report(parts - 1, parts)
         took = 0.0
         for check in found.checks:
@@ -137,7 +142,7 @@ def examine(device: str | None = None, progress: Progress | None = None, seconds
         else:
             found.step_times = step_times(where, compile=True)
     found.programs = registry.program_forms()
-    found.notes += sorted({str(each.message) for each in seen if str(each.message).startswith("compile: ")})
+    found.notes += registry.FALLBACKS.values()
     report(parts, parts)
     return found
 
@@ -226,24 +231,28 @@ def step_times(device: torch.device, compile: bool) -> dict[str, float]:
     return {name: 1e3 * statistics.median(values) for name, values in times.items()}
 
 
-def tracker_time(device: torch.device, steps: int = 40) -> float:
-    """Return the milliseconds per step that a tracker adds, on average over sampled and other steps."""
+def sample_times(device: torch.device, samples: int = 12) -> tuple[float, float]:
+    """Return the milliseconds for which one sample of a tracker delays a step, and those of its processor time."""
     widths = [256, 1024, 256, 1024, 256, 1024, 256]
     model = nn.Sequential(*[nn.Linear(*sizes) for sizes in pairwise(widths)]).to(device)
     optimizer = registry.create("rotational-adamw", model)
     for p in model.parameters():
         p.grad = torch.randn_like(p)
-
-    def run() -> None:
-        for _ in range(steps):
-            optimizer.step()
-
-    run()
-    bare = min(timed(run, device) for _ in range(2))
-    with tempfile.TemporaryDirectory() as folder, Tracker(model, optimizer, os.path.join(folder, "run")):
-        run()
-        tracked = min(timed(run, device) for _ in range(2))
-    return max(0.0, 1e3 * (tracked - bare) / steps)
+    delays: list[float] = []
+    processor: dict[bool, list[float]] = {True: [], False: []}
+    # Every second step is a sample, and waits for the background work, so that both kinds run alike.
+    with tempfile.TemporaryDirectory() as folder, Tracker(model, optimizer, f"{folder}/run", every=2) as tracker:
+        for step in range(2 * samples):
+            is_sample = step % 2 == 0
+            delayed = tracker.seconds
+            spent = time.process_time()
+            timed(optimizer.step, device)
+            tracker.flush()
+            processor[is_sample].append(time.process_time() - spent)
+            if is_sample:
+                delays.append(tracker.seconds - delayed)
+    measured, bare = (statistics.median(values[2:]) for values in processor.values())  # the first steps make state
+    return 1e3 * statistics.median(delays[2:]), max(0.0, 1e3 * (measured - bare))
 
 
 def timed(run: Callable[[], Any], device: torch.device) -> float:

@@ -44,6 +44,27 @@ def test_the_command_prints_json_and_returns_0(capsys):
     printed = json.loads(capsys.readouterr().out)
     assert printed["passed"]
     assert printed["step_times"]["AdamW fused"] > 0
+    assert 0 < printed["sample_delay"] < 1000
+
+
+def test_a_fallback_of_the_compiler_is_a_note(monkeypatch):
+    monkeypatch.setitem(registry.FALLBACKS, "inductor", "compile: inductor cannot make a program")
+    found = doctor.examine("cpu", seconds=0)
+    assert "note: compile: inductor cannot make a program" in found.text()
+
+
+def test_the_time_of_a_sample_is_that_of_its_hooks(monkeypatch):
+    pre = doctor.Tracker._pre
+
+    def slow(self, *args):
+        pre(self, *args)
+        if self._now.sampled:
+            self._now.seconds += 0.5  # as if a hook had waited
+
+    monkeypatch.setattr(doctor.Tracker, "_pre", slow)
+    delay, processor = doctor.sample_times(torch.device("cpu"), samples=4)
+    assert delay > 500
+    assert processor < delay  # nothing was computed meanwhile
 
 
 @pytest.mark.parametrize("device", ["cdua", "cuda:77"])

@@ -14,7 +14,7 @@ from gyroscope.render.html import STRIPS_STYLE, dot_figure, html_table, page_hea
 from gyroscope.render.rendered import Document
 from gyroscope.render.terminal import filled, table
 from gyroscope.report.transfer_data import SILENT, TransferCheck, TransferData
-from gyroscope.report.transfer_sentences import agreement, answer, camps, checked, row_sentences, trust
+from gyroscope.report.transfer_sentences import agreement, answer, camps, checked, other_groups, row_sentences, trust
 from gyroscope.theory.scaling import TransferRow
 
 # Strips from left to right: the quantity of a row, the title of its axis and the factor of its unit.
@@ -36,10 +36,11 @@ def transfer_document(data: TransferData) -> Document:
 
 def _lines(data: TransferData, width: int, explain: bool) -> Iterator[RenderableType]:
     yield Text(filled(answer(data), width), style="bold")
-    yield from _paragraph(trust(data), width)
+    yield from _paragraph([*trust(data), *other_groups(data)], width)
     yield Text("")
-    yield table(*data.groups)
-    yield Text("")
+    if len(data.groups.rows) > 1:
+        yield table(*data.groups)
+        yield Text("")
     for row in data.chosen:
         yield from _paragraph(row_sentences(data, row), width)
     yield Text("\n".join(["", *data.settings, ""]), style="dim")
@@ -71,8 +72,8 @@ def _body(data: TransferData) -> str:
     verdict, *others = [*agreement(data), *camps(data)] or ["Nothing changes, so all rules agree."]
     kept = "".join(f"<p>{escape(' '.join(row_sentences(data, row)))}</p>" for row in data.chosen)
     return f"""{page_head(data.title, (), data.settings)}
-<p class="answer">{escape(answer(data))}</p><p>{escape(" ".join(trust(data)))}</p>
-{html_table(*data.groups)}
+<p class="answer">{escape(answer(data))}</p><p>{escape(" ".join([*trust(data), *other_groups(data)]))}</p>
+{html_table(*data.groups) if len(data.groups.rows) > 1 else ""}
 {kept}
 <h2>How far the rules agree</h2><p>{escape(verdict)}</p>
 <div class="strips">{_strips(data)}</div>

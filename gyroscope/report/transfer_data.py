@@ -12,8 +12,7 @@ from gyroscope.theory import Scale, Schedule, Transfer
 from gyroscope.theory.scaling import TransferRow
 from gyroscope.theory.transfer_rules import AXES
 
-GROUPS = ("hidden", "head", "embedding", "gains")
-# The note of a rule that is silent on all axes that change.
+# The note of a rule that is silent on every axis that changes.
 SILENT = "silent on this change"
 
 
@@ -225,7 +224,7 @@ class TransferData:
         )
         header = ["group", *(f"{title} ({row.name})" for row in self.chosen for title in names.values())]
         rows = []
-        for group in GROUPS:
+        for group in self.chosen[0].groups:
             settings = [row.groups[group] for row in self.chosen]
             rows.append([group, *(setting(getattr(each, name)) for each in settings for name in names)])
         return Table(header, rows)

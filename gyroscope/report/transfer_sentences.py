@@ -32,6 +32,15 @@ def answer(data: TransferData) -> str:
     return f"For hidden weights use {', or '.join(settings)}."
 
 
+def other_groups(data: TransferData) -> Iterator[str]:
+    """Yield which parameters the answer leaves out: those that Hyperball does not keep on a sphere."""
+    if data.ratios and data.transfer.rule.plain.keeps_norm:
+        yield (
+            "Embeddings, the output layer, biases and gains take the inner optimizer's plain step, so transfer their "
+            "learning rate as for that optimizer."
+        )
+
+
 def trust(data: TransferData) -> Iterator[str]:
     """Yield how far the answer is supported."""
     if data.asked is not None:
@@ -200,7 +209,7 @@ def sentences(data: TransferData) -> list[str]:
     """Return all sentences in the order in which they are shown."""
     rows = [sentence for row in data.chosen for sentence in row_sentences(data, row)]
     check = [] if data.check is None else checked(data.check)
-    return [answer(data), *trust(data), *rows, *agreement(data), *camps(data), *check]
+    return [answer(data), *trust(data), *other_groups(data), *rows, *agreement(data), *camps(data), *check]
 
 
 def transfer_json(data: TransferData) -> str:

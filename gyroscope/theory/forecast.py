@@ -11,9 +11,10 @@ import numpy.typing as npt
 from gyroscope._checks import check_betas, check_decay, positive_array
 from gyroscope._types import Array, Mask, Number
 from gyroscope.theory.law import Weights, angle_to_start, plain, safe_divide
-from gyroscope.theory.recursion import MAX_LENGTH, Step
+from gyroscope.theory.recursion import MAX_LENGTH, TOLERANCE, Course, Motion
 from gyroscope.theory.rules.base import UpdateRule, require
 from gyroscope.theory.schedules import Multiplier, multipliers, rectification
+from gyroscope.theory.strides import MAX_STRIDE, MIN_STRIDE, stretch
 
 # A norm within this fraction of its equilibrium has settled.
 SETTLED = 0.1
@@ -21,6 +22,8 @@ SETTLED = 0.1
 SERIES = ("norm", "angular_update", "equilibrium_norm", "equilibrium_angular_update", "forgotten")
 # Steps × layers that a forecast will hold in memory: five arrays of 1.6 GB.
 LARGEST = 200_000_000
+# Steps of the first block, after which a search for a warmup may stop.
+SHORTEST_BLOCK = 128
 
 
 @final
@@ -208,7 +211,7 @@ def _equilibria(
     rules: RuleDuring, start: Number, lr: Array, weights: Weights, layers: int
 ) -> tuple[Array, Array, Array]:
     """Return equilibrium norm and angle at the learning rate of every step, and the sum of the decays."""
-    norm = np.empty((len(lr), layers))
+    norm = np.empty((len(lr), layers), order="F")  # as in `_follow`
     total_decay = np.zeros(layers)
     first_angle = np.asarray(rules.at(np.s_[:1, None]).at(lr[:1, None], weights).angular_update)
     angle = np.empty((len(lr), first_angle.size))  # one column if it does not depend on the layer
@@ -218,7 +221,7 @@ def _equilibria(
         norm[block] = start if eq.norm is None else eq.norm
         angle[block] = eq.angular_update
         if eq.timescale is not None:
-            total_decay += np.broadcast_to(1 / eq.timescale, norm[block].shape).sum(0)
+            total_decay += (np.zeros((len(lr[block]), 1)) + 1 / eq.timescale).sum(0)
     return norm, np.broadcast_to(angle, norm.shape), total_decay
 
 
@@ -226,30 +229,62 @@ def _follow(
     rules: RuleDuring, start2: Array, lr: Array, weights: Weights, progress: Callable[[int], None] | None
 ) -> tuple[Array, Array, Array]:
     """Return the norm after each step, the angle of each step, and the sum of the decays up to it."""
-    norm, angle, forgotten = np.empty((3, len(lr), start2.size))
+    # A layer's steps are contiguous, because sentences and pages read one layer at a time.
+    norm, angle, forgotten = np.empty((3, start2.size, len(lr))).transpose(0, 2, 1)
     total = np.zeros(start2.size)
     with np.errstate(all="ignore"):  # overflow is refused below
-        for block, step, angles in follow(rules, start2, lr, weights):
-            if not (np.isfinite(step.norm2).all() and (step.norm2 > 0).all()):
+        for block, course in follow(rules, start2, lr, weights):
+            if not (np.isfinite(course.norm2).all() and (course.norm2 > 0).all()):
                 raise ValueError("Numeric overflow: check the magnitude of lr, weight decay and norms")
-            np.sqrt(step.norm2, out=norm[block])
-            angle[block] = angles
-            forgotten[block] = total - np.cumsum(np.log1p(-step.forgets), axis=0)
+            np.sqrt(course.norm2, out=norm[block])
+            angle[block] = course.angles
+            forgotten[block] = total - np.cumsum(np.log1p(-course.forgets), axis=0)
             total = forgotten[block.stop - 1]
             if progress is not None:
                 progress(block.stop)
     return norm, angle, forgotten
 
 
-def follow(rules: RuleDuring, start2: Array, lr: Array, weights: Weights) -> Iterator[tuple[slice, Step, Array]]:
-    """Yield blocks of steps at these learning rates, with their moments and their angles."""
+def follow(
+    rules: RuleDuring, start2: Array, lr: Array, weights: Weights, tolerance: float = TOLERANCE
+) -> Iterator[tuple[slice, Course]]:
+    """Yield blocks of steps at these learning rates, short ones at first and strides where the run is smooth."""
     motion = rules.rule.motion(start2)
+    motion.tolerance = tolerance
+    length = MIN_STRIDE
+    # The first steps, in which averages fill, are not smooth. After a failure, strides pause for twice as long.
+    pause = resume = MAX_LENGTH
     while motion.done < len(lr):
-        block = slice(motion.done, min(motion.done + MAX_LENGTH, len(lr)))
-        before2 = motion.norm2
-        motion.rule = rules.at((block,))
-        step = motion.advance(lr[block], weights)
-        yield block, step, step.angles(before2)
+        first = motion.done
+        course = None
+        while course is None and length >= MIN_STRIDE and first >= resume:
+            course = _stride(motion, rules, slice(first, first + length), lr, weights)
+            length = length // 2 if course is None else min(2 * length, MAX_STRIDE)
+        if course is not None:
+            pause = MAX_LENGTH
+        else:
+            if first >= resume:
+                resume = first + pause
+                pause *= 2
+                length = MIN_STRIDE
+            block = slice(first, min(first + min(max(first, SHORTEST_BLOCK), MAX_LENGTH), len(lr)))
+            before2 = motion.norm2
+            motion.rule = rules.at((block,))
+            step = motion.advance(lr[block], weights)
+            course = Course(step.norm2, step.angles(before2), step.forgets)
+        yield slice(first, motion.done), course
+
+
+def _stride(motion: Motion, rules: RuleDuring, block: slice, lr: Array, weights: Weights) -> Course | None:
+    """Take these steps as one stride, or return None if the run ends before or changes too fast."""
+    # Changing betas are left to single steps, because D is rescaled in each.
+    if block.stop > len(lr) or not motion.strides or "betas" in rules.settings:
+        return None
+    grid = stretch(block.stop - block.start)
+    if not all(grid.follows(values[block]) for values in (lr, *rules.settings.values())):
+        return None
+    motion.rule = rules.at((block,))
+    return motion.stride(grid, lr[block], weights)
 
 
 def _layers(**inputs: Number | None) -> tuple[int, ...]:

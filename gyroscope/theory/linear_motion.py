@@ -11,7 +11,8 @@ import numpy as np
 from gyroscope._types import Array, Mask, Number
 from gyroscope.theory.cautious import TINY, MaskedDecay, masked_decay
 from gyroscope.theory.law import Weights
-from gyroscope.theory.recursion import LOOSE_FROM, LOOSE_TOLERANCE, TOLERANCE, Improve, Moments, Motion, Step, filtered
+from gyroscope.theory.recursion import Filter, Guess, Improve, Moments, Motion, Step
+from gyroscope.theory.strides import Series
 
 # x in: growth of the squared norm per step ∝ norm^(-2x). Any value gives the same norms, and this one needs few rounds.
 RESPONSE = 0.75
@@ -84,29 +85,28 @@ class LinearMotion(Motion):
 
         is_coupled = np.any(steps.update.weight) or np.any(steps.momentum.weight)
         is_cautious = self.rule.cautious_decay
-        # A coupled step may be nearly radial, so that its angle is a small difference of large moments.
-        self.tolerance = LOOSE_TOLERANCE if self.done >= LOOSE_FROM and not is_coupled else TOLERANCE
+        settled_response = 1.0 if is_coupled or not steps.D else 0.0
         done = np.arange(self.done, self.done + len(lr))[:, None]
 
-        def improve(part: slice, guess: Moments) -> tuple[Step, Moments]:
+        def improve(part: Any, guess: Guess, filtered: Filter) -> tuple[Step, Moments]:
             values = (column[part] if isinstance(column, np.ndarray) else column for column in columns)
             a, scale, coupling, unadapted, *coefficients = values
             # Coefficients of w, m and g in the update and in the new momentum, and of D, w and m in the new D.
             uw, um, ug, mw, mm, mg, keep_D, Dw, Dm = coefficients
-            y = guess["norm2"][:-1]
-            p = guess["p"][:-1]
+            y = guess["norm2"]
+            p = guess["p"]
             g2 = steps.unit_grad2 / y
             added = mg * mg * g2
             if is_coupled:
                 added += mw * (mw * y + 2 * mm * p)
             q = filtered(self.moments["q"], mm * mm, added)
             s = scale
-            D = np.broadcast_to(self.moments["D"], q.shape)
+            D = Series(*np.broadcast_to(self.moments["D"], (2, *q.before.shape)))
             if steps.D:
-                D = filtered(self.moments["D"], keep_D, g2 + Dm * q[:-1] + (Dw * y if is_coupled else 0.0))
-                s = np.where(unadapted, scale, scale * np.sqrt(steps.size / D[1:]))
+                D = filtered(self.moments["D"], keep_D, g2 + Dm * q.before + (Dw * y if is_coupled else 0.0))
+                s = np.where(unadapted, scale, scale * np.sqrt(steps.size / D.after))
             # E‖update‖² without the part of w.
-            update2 = um * um * q[:-1] + ug * ug * g2
+            update2 = um * um * q.before + ug * ug * g2
             masked = MaskedDecay(a)
             if is_cautious:
                 linear2 = np.maximum(s * s * update2, TINY * y)
@@ -115,13 +115,13 @@ class LinearMotion(Motion):
             pushed = masked.push * s
             coupled = pushed * coupling
             keep = left * mm
-            added = -coupled * (um * mm * q[:-1] + ug * mg * g2)
+            added = -coupled * (um * mm * q.before + ug * mg * g2)
             if is_coupled:
                 keep = keep - coupled * (uw * mm + um * mw)
                 added = added + (left - coupled * uw) * mw * y
-            p = filtered(self.moments["p"], keep, added)
+            overlap = filtered(self.moments["p"], keep, added)
             power = (masked.push * masked.push + (steps.excess - 1)) * (s * s)
-            radial = um * p[:-1]
+            radial = um * overlap.before
             twice = 2 * left * pushed
             square = power * (update2 + 2 * uw * radial if is_coupled else update2)
             added = square - twice * radial
@@ -137,20 +137,22 @@ class LinearMotion(Motion):
                 keep = left * left - twice * uw + own - through
                 added = added + through * y
             # `added` falls as the norm grows. Taking that into account halves the rounds.
-            y = filtered(self.norm2, keep - RESPONSE * added / y, (1 + RESPONSE) * added)
-            cross = pushed * (uw * y[:-1] + radial if is_coupled else radial)
-            square = square + own * y[:-1]
+            response = RESPONSE if isinstance(part, slice) else settled_response
+            norm2 = filtered(self.norm2, keep - response * added / y, (1 + response) * added)
+            y = norm2.before
+            cross = pushed * (uw * y + radial if is_coupled else radial)
+            square = square + own * y
             if is_cautious and steps.excess > 1:  # a sign: longer steps that point outwards less
-                longer = 2 * masked.sign_overlap * np.sqrt(steps.excess * linear2 * y[:-1])
+                longer = 2 * masked.sign_overlap * np.sqrt(steps.excess * linear2 * y)
                 square = square + longer
                 cross = cross + longer / (2 * left)
-            moments = {"norm2": y, "p": p, "q": q, "D": D}
+            moments = {"norm2": norm2, "p": overlap, "q": q, "D": D}
             decay = np.broadcast_to(masked.decay, cross.shape)
             forgets = decay
             if is_coupled:
                 # L2 also acts through the momentum, which fills with mw/(1-mm) of the weights of 1/(1-mm) steps before.
                 late = s * um * mw / (1 - mm)
                 forgets = decay + (s * uw + late * (1 - mm ** done[part])) * (1 + late / (1 - mm))
-            return Step(decay, cross, square, y[1:], forgets), moments
+            return Step(decay, cross, square, norm2.after, forgets), moments
 
         return improve

@@ -7,23 +7,24 @@ all moments and better norms, until they agree with the guess.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeAlias, final
+from typing import Any, ClassVar, NamedTuple, TypeAlias, final
 
 import numpy as np
 
-from gyroscope._types import Array, Number
+from gyroscope._types import Array, Int64, Number
 from gyroscope.theory.cautious import TINY, MaskedDecay, masked_decay
 from gyroscope.theory.law import Correlation, Weights
+from gyroscope.theory.strides import Series, Stretch
 
 # Steps that are solved at once: at first, and at most. More would not fit in a cache.
 FIRST_LENGTH = 16
 MAX_LENGTH = 2048
 # Relative difference between guessed and resulting moments at which steps are solved. Most rounds divide it by ten or
-# more. After so many steps the loose one is enough: it leaves errors of 1e-9 in norms and 1e-8 in angles, and takes
-# half of the rounds.
+# more.
 TOLERANCE = 1e-13
-LOOSE_TOLERANCE = 1e-7
-LOOSE_FROM = 10_000
+# The same for strides, and the last coefficients of their polynomials over the values, both in tolerances of a step.
+STRIDE_SOLVED = 100
+STRIDE_SMOOTH = 1000
 # Rounds after which fewer steps are tried.
 MAX_ROUNDS = 24
 # Rounds below which more steps are tried next time.
@@ -46,8 +47,11 @@ class Step(NamedTuple):
     forgets: Number  # share of its old direction that the weight loses: a, also if L2 in the gradient acts as decay
 
     def angles(self, before2: Array) -> Array:
-        """Return the angle of each step in radians. `before2` is E‖w‖² before the first."""
-        start2 = np.concatenate([before2[None], self.norm2[:-1]])
+        """Return the angle of each consecutive step in radians. `before2` is E‖w‖² before the first."""
+        return self.angles_from(np.concatenate([before2[None], self.norm2[:-1]]))
+
+    def angles_from(self, start2: Array) -> Array:
+        """Return the angle of each step in radians from E‖w‖² before it."""
         # Rounding may bring the difference below 0 if a step is purely radial.
         across2 = np.maximum(self.square * start2 - self.cross * self.cross, 0.0)
         along = (1 - self.decay) * start2 - self.cross
@@ -56,18 +60,34 @@ class Step(NamedTuple):
         return np.asarray(np.where(along < 0, np.pi - angle, angle))
 
 
-# The moments of a motion by name, before each step and after the last: (steps + 1, layers).
-Moments: TypeAlias = dict[str, Array]
-# From a part of the steps, and a guess of their moments, to the steps and to better moments.
-Improve: TypeAlias = Callable[[slice, Moments], tuple[Step, Moments]]
+class Course(NamedTuple):
+    """What a forecast shows of some consecutive steps, (steps, layers)."""
+
+    norm2: Array  # E‖w‖² after each step
+    angles: Array  # of each step in radians
+    forgets: Array  # as in `Step`
 
 
-def filtered(start: Array, keep: Number, added: Array) -> Array:
-    """Return x_0 … x_n of  x_t = keep_t·x_{t-1} + added_t  from x_0 = `start`, along the first axis.
+# The moments of a motion by name before each step, a guess, and before and after each step, (steps, layers).
+Guess: TypeAlias = dict[str, Array]
+Moments: TypeAlias = dict[str, Series]
+# From the start, `keep` and `added` to a moment.
+Filter: TypeAlias = Callable[[Array, Number, Array], Series]
+# From some of the steps, a guess of their moments and the filter for such steps, to the steps and to better moments.
+Improve: TypeAlias = Callable[[Any, Guess, Filter], tuple[Step, Moments]]
 
-    >>> filtered(np.array([1.0]), np.array([[0.5], [0.5]]), np.array([[0.0], [1.0]])).ravel().tolist()
-    [1.0, 0.5, 1.25]
+
+def filtered(start: Array, keep: Number, added: Array) -> Series:
+    """Return x before and after each step of  x <- keep·x + added  from `start`, along the first axis.
+
+    >>> filtered(np.array([1.0]), np.array([[0.5], [0.5]]), np.array([[0.0], [1.0]])).after.ravel().tolist()
+    [0.5, 1.25]
     """
+    values = _consecutive(start, keep, added)
+    return Series(values[:-1], values[1:])
+
+
+def _consecutive(start: Array, keep: Number, added: Array) -> Array:
     # In Fortran's order, so that steps and not layers are the inner loop of every operation.
     values = np.empty((len(added) + 1, start.size), order="F")
     values[0] = start
@@ -84,8 +104,8 @@ def filtered(start: Array, keep: Number, added: Array) -> Array:
         values[1] = keep[0] * start + added[0]
     else:
         half = len(added) // 2
-        values[: half + 1] = filtered(start, keep[:half], added[:half])
-        values[half:] = filtered(values[half], keep[half:], added[half:])
+        values[: half + 1] = _consecutive(start, keep[:half], added[:half])
+        values[half:] = _consecutive(values[half], keep[half:], added[half:])
     return values
 
 
@@ -94,6 +114,8 @@ class Motion(ABC):
 
     `rule` may be replaced between steps by one of the same kind, because moments belong to the weights.
     """
+
+    strides: ClassVar[bool] = True  # whether `stride` saves time
 
     def __init__(self, rule: Any, norm2: Array, **moments: Array) -> None:
         self.rule = rule
@@ -125,21 +147,47 @@ class Motion(ABC):
     def _solve(self, improve: Improve, part: slice) -> Step:
         """Return steps from the first of `part` on, all of them if they can be solved in a few rounds."""
         steps = part.stop - part.start
-        guess = {name: np.broadcast_to(value, (steps + 1, value.size)) for name, value in self.moments.items()}
-        guess["norm2"] = self._extrapolated(steps)
+        guess = {name: np.broadcast_to(value, (steps, value.size)) for name, value in self.moments.items()}
+        guess["norm2"] = self._extrapolated(np.arange(steps))
         for rounds in range(MAX_ROUNDS):
-            step, moments = improve(part, guess)
-            # Only the first two are guessed. The others follow from them.
-            if steps == 1 or all(self._agree(moments[name], guess[name]) for name in list(moments)[:2]):
-                self.moments = {name: values[-1] for name, values in moments.items()}
+            step, moments = improve(part, guess, filtered)
+            if steps == 1 or _agree(moments, guess, self.tolerance):
+                self.moments = {name: values.after[-1] for name, values in moments.items()}
                 distance = max(steps // 2, 1)
-                self._past = np.log(moments["norm2"][[steps, steps - distance, max(steps - 2 * distance, 0)]]), distance
+                before = moments["norm2"].before
+                self._past = np.log([self.norm2, before[-distance], before[max(steps - 2 * distance, 0)]]), distance
                 self._length = min(2 * steps if rounds < FEW_ROUNDS else steps, MAX_LENGTH)
                 return step
-            guess = moments
+            guess = {name: values.before for name, values in moments.items()}
         return self._solve(improve, slice(part.start, part.start + steps // 2))
 
-    def _extrapolated(self, steps: int) -> Array:
+    def stride(self, grid: Stretch, lr: Array, weights: Weights) -> Course | None:
+        """Take the next steps from a solution at the grid's nodes, or none and return None if it is not smooth."""
+        improve = self._improve(lr, weights)
+        guess = {name: np.repeat(value[None], len(grid.nodes), 0) for name, value in self.moments.items()}
+        guess["norm2"] = self._extrapolated(grid.nodes)
+        with np.errstate(all="ignore"):
+            for _ in range(MAX_ROUNDS):
+                step, moments = improve(grid.nodes, guess, grid.filtered)
+                is_solved = _agree(moments, guess, STRIDE_SOLVED * self.tolerance)
+                guess = {name: values.before for name, values in moments.items()}
+                if is_solved:
+                    break
+            angles = step.angles_from(guess["norm2"])
+            # Both are proportional to lr, which may fall by orders of magnitude.
+            per_lr = np.hstack([angles, step.forgets + 0 * angles]) / lr[grid.nodes, None]
+        smooth = STRIDE_SMOOTH * self.tolerance
+        if not (is_solved and all(grid.are_smooth(values, smooth) for values in (guess["norm2"], per_lr))):
+            return None
+        self.moments = {name: values.after[-1] for name, values in moments.items()}
+        self.done += len(lr)
+        norm2 = grid.everywhere(guess["norm2"])
+        distance = len(lr) // 2
+        self._past = np.log(norm2[[-1, -1 - distance, 0]]), distance
+        angles, forgets = np.hsplit(grid.everywhere(per_lr)[:-1] * lr[:, None], 2)
+        return Course(norm2[1:], angles, forgets)
+
+    def _extrapolated(self, t: Int64) -> Array:
         """Return a first guess of the squared norm: its logarithm follows the parabola through three past values."""
         (now, before, earlier), distance = self._past
         # Differences, so that a constant norm stays constant to the last digit.
@@ -147,13 +195,9 @@ class Motion(ABC):
         previous = before - earlier
         slope = (3 * last - previous) / (2 * distance)
         curve = (last - previous) / (2 * distance * distance)
-        t = np.arange(steps + 1)[:, None]
+        t = t[:, None]
         growth = np.clip(t * (slope + t * curve), -MAX_GROWTH * t, MAX_GROWTH * t)
         return np.asfortranarray(self.norm2 * np.exp(growth))
-
-    def _agree(self, values: Array, guess: Array) -> bool:
-        difference = np.abs(values - guess)[:-1].max(0)
-        return bool((difference <= self.tolerance * np.abs(values).max(0)).all())
 
     def fill(self, lr: float, weights: Weights) -> None:
         """Fill the averages of the gradient while the norm stays, for weights that have been trained before."""
@@ -174,6 +218,15 @@ class Motion(ABC):
     @abstractmethod
     def _improve(self, lr: Array, weights: Weights) -> Improve:
         """Return the function that solves parts of the next steps, from the current moments and a guess."""
+
+
+def _agree(moments: Moments, guess: Guess, tolerance: float) -> bool:
+    """Return whether moments are those that were guessed. Only the first two are, and the others follow from them."""
+    for name in list(moments)[:2]:
+        values = moments[name].before
+        if not (np.abs(values - guess[name]).max(0) <= tolerance * np.abs(values).max(0)).all():
+            return False
+    return True
 
 
 class StationarySteps(NamedTuple):
@@ -200,21 +253,21 @@ class StationaryMotion(Motion):
         by_step = (decay, update_rms, correlation.first, correlation.ratio)
         columns = [np.broadcast_to(values, len(lr))[:, None] for values in by_step]
 
-        def improve(part: slice, guess: Moments) -> tuple[Step, Moments]:
+        def improve(part: Any, guess: Guess, filtered: Filter) -> tuple[Step, Moments]:
             a, rms, first, ratio = (column[part] for column in columns)
-            y = guess["norm2"][:-1]
+            y = guess["norm2"]
             masked = MaskedDecay(a)
             if self.rule.cautious_decay:
                 length = np.maximum(rms * size**0.5, np.sqrt(TINY * y))
-                masked = masked_decay(a, guess["overlap"][:-1] / np.sqrt(y * size), np.sqrt(y) / length)
+                masked = masked_decay(a, guess["overlap"] / np.sqrt(y * size), np.sqrt(y) / length)
             left = 1 - masked.decay
             pushed = masked.push * rms
             overlap = filtered(self.moments["overlap"], left * ratio, -first * pushed * size + 0 * y)
-            cross = pushed * overlap[:-1]
+            cross = pushed * overlap.before
             square = pushed * pushed * size
-            y = filtered(self.norm2, left * left + masked.noise, square - 2 * left * cross)
+            norm2 = filtered(self.norm2, left * left + masked.noise, square - 2 * left * cross)
             decay = np.broadcast_to(masked.decay, cross.shape)
-            step = Step(decay, cross, square + masked.noise * y[:-1], y[1:], decay)
-            return step, {"norm2": y, "overlap": overlap}
+            step = Step(decay, cross, square + masked.noise * norm2.before, norm2.after, decay)
+            return step, {"norm2": norm2, "overlap": overlap}
 
         return improve

@@ -77,9 +77,7 @@ class TransferRow:
     weight_decay: float | None = None
     betas: tuple[float, float] | None = None  # if the rule changes them
     eps_factor: float = 1.0
-    groups: Mapping[str, TransferSettings] = field(
-        default_factory=dict
-    )  # of hidden weights, embeddings, head and gains
+    groups: Mapping[str, TransferSettings] = field(default_factory=dict)  # of hidden weights, head, embeddings, gains
     rotation: float | None = None  # radians per step at the peak learning rate in equilibrium
     memory: float | None = None  # tokens after which a direction is forgotten
     run_length: float | None = None  # memories in the whole run
@@ -246,6 +244,8 @@ class Move:
     def _groups(self, moved: UpdateRule, lr_power: float, decay_power: float) -> dict[str, TransferSettings]:
         """Return the settings by group. Width changes those of matrices alone (arXiv 2203.03466, Table 3)."""
         matrices = TransferSettings(moved.lr, moved.weight_decay)
+        if moved.keeps_norm:  # Hyperball's is a relative length, which other groups do not have
+            return {"hidden": matrices}
         lr = moved.lr / self.ratios["width"] ** lr_power
         decay = moved.weight_decay / self.ratios["width"] ** decay_power
         table = TransferSettings(lr, decay)

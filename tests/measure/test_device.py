@@ -14,6 +14,7 @@ from torch import nn
 
 import gyroscope as gyro
 from gyroscope.measure._pipeline import host_copy, measurement, scalar_log
+from tests.optim.catalogue import CATALOGUE
 
 
 class StandIn:
@@ -30,13 +31,19 @@ class StandIn:
         return np.ones(tuple(self._shape))
 
 
-@pytest.mark.parametrize("make", [gyro.optim.RotationalAdamW, torch.optim.AdamW, torch.optim.SGD])
-def test_hooks_wait_for_no_device(make, tmp_path, monkeypatch):
+# A wrapped optimizer chooses its one-kernel step by device, and does not know this one.
+MAKERS = {row.name: (row.make, {"foreach": True} if row.wraps else {}) for row in CATALOGUE}
+MAKERS |= {make.__name__: (make, {"lr": 1e-3, "weight_decay": 0.1}) for make in (torch.optim.AdamW, torch.optim.SGD)}
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_hooks_wait_for_no_device(name, tmp_path, monkeypatch):
     monkeypatch.setattr(StandIn, "devices", [])
     for module in (host_copy, measurement, scalar_log):
         monkeypatch.setattr(module, "HostCopy", StandIn)
     model = nn.Sequential(nn.Conv2d(3, 6, 3), nn.LayerNorm(8), nn.Linear(8, 6), nn.Linear(6, 4)).to("meta")
-    optimizer = make(model.parameters(), lr=1e-3, weight_decay=0.1)
+    make, options = MAKERS[name]
+    optimizer = make(model.parameters(), **options)
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # a tracker that fails gives a warning
         with gyro.Tracker(model, optimizer, tmp_path / "run", every=1) as tracker:

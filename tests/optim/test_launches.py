@@ -12,8 +12,8 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from gyroscope.optim import RotationalAdamW
-from gyroscope.optim._engine import memory
+from gyroscope.optim import Rotational, RotationalAdamW
+from gyroscope.optim._engine import compiled, memory
 from tests.optim.catalogue import CATALOGUE, every_optimizer
 from tests.optim.test_batches import train, weights
 
@@ -72,6 +72,32 @@ def test_no_step_waits_for_the_device(row, dtype):
     optimizer = optimizer_without_data(row, shapes, dtype)
     for _ in range(3):
         optimizer.step()
+
+
+@pytest.mark.filterwarnings("ignore:the angular update is below")
+@pytest.mark.parametrize("name", ["Rotational(AdamW)", *(row.name for row in CATALOGUE if not row.wraps)])
+def test_no_compiled_step_waits_for_the_device(name, monkeypatch):
+    # As on CUDA. A program runs its function as it is, because Inductor has no kernels for this device.
+    runs = []
+    monkeypatch.setattr(compiled, "pays", lambda w: True)
+    monkeypatch.setattr(compiled, "PROGRAMS", {})
+    monkeypatch.setattr(
+        compiled, "_by_inductor", lambda flat, *_: lambda tensors: runs.append(len(tensors)) or flat(*tensors)
+    )
+    params = [nn.Parameter(torch.zeros(shape, device="meta")) for shape in [(6, 8), (8,), (4, 3, 3, 3), (5, 7)]]
+    for p in params:
+        p.grad = torch.zeros_like(p)
+    if name == "Rotational(AdamW)":
+        inner = torch.optim.AdamW(params, lr=1e-3, weight_decay=0.1, foreach=True)
+        optimizer = Rotational(inner, compile="auto")
+    else:
+        row = next(row for row in CATALOGUE if row.name == name)
+        if "compile" not in row.make(params).defaults:
+            pytest.skip("has no compiled step")
+        optimizer = row.make(params, compile="auto")
+    for _ in range(3):
+        optimizer.step()
+    assert runs
 
 
 def test_a_rate_on_the_device_is_not_read():

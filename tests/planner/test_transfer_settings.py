@@ -155,6 +155,8 @@ def test_the_axis_that_makes_the_difference_is_the_one_that_differs_most():
 def test_hyperball_has_no_weight_decay_in_its_answer(capsys):
     out = run(capsys, "transfer hyperball --lr .01 --momentum .9 --steps 10K --width 512 --to steps=40K,width=1024")[1]
     assert out.startswith("For hidden weights use lr 6.42e-3 (hyperp), or lr 4.87e-3 (marin-muonh).")
+    assert "gains take the inner optimizer's plain step, so transfer their learning rate as for that optimizer." in out
+    assert "embedding" not in out  # the group, whose rate is not Hyperball's
     assert "Norms stay as they are, so its first steps need no warmup." in out
     assert "tuned run 0.01 0 9.95 1064" in out
 

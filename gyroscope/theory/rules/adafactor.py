@@ -8,7 +8,7 @@ import numpy as np
 from gyroscope._checks import check_count, check_decay, check_non_negative
 from gyroscope._types import Array, Number
 from gyroscope.theory.law import Equilibrium, Weights, forgetting_time, safe_divide
-from gyroscope.theory.recursion import Improve, Moments, Motion, Step, filtered
+from gyroscope.theory.recursion import Filter, Guess, Improve, Moments, Motion, Step
 from gyroscope.theory.rules.base import UpdateRule
 from gyroscope.theory.rules.decoupled import decay_at
 
@@ -32,13 +32,14 @@ class AdafactorMotion(Motion):
         if not self.done:
             shares[0] = 1.0  # the first step fills v, also if a forecast starts in the middle of a run
 
-        def improve(part: slice, guess: Moments) -> tuple[Step, Moments]:
-            y = guess["norm2"][:-1]
+        def improve(part: Any, guess: Guess, filtered: Filter) -> tuple[Step, Moments]:
+            y = guess["norm2"]
             g2 = 1 / y  # gradients shrink as the norm grows, and their own scale cancels
             v = filtered(self.moments["v"], 1 - shares[part], shares[part] * g2)
-            square = rates[part] ** 2 * np.minimum(g2 / v[1:], self.rule.d**2) * self.rule.scale2(y, weights.fan_in)
-            y = filtered(self.norm2, (1 - decay[part]) ** 2, square)
-            return Step(decay[part], np.zeros_like(square), square, y[1:], decay[part]), {"norm2": y, "v": v}
+            square = rates[part] ** 2 * np.minimum(g2 / v.after, self.rule.d**2) * self.rule.scale2(y, weights.fan_in)
+            norm2 = filtered(self.norm2, (1 - decay[part]) ** 2, square)
+            step = Step(decay[part], np.zeros_like(square), square, norm2.after, decay[part])
+            return step, {"norm2": norm2, "v": v}
 
         return improve
 

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gyroscope._checks import check_betas, check_decay, check_fraction
-from gyroscope._types import Array, Mask, Number
+from gyroscope._types import Array, Int64, Mask, Number
 from gyroscope.theory.law import Equilibrium, Weights, plain
 from gyroscope.theory.linear_motion import LinearMotion
 from gyroscope.theory.recursion import Motion
@@ -183,6 +183,11 @@ class UpdateRule(ABC):
         return 1.2 if self.norm_exponent == 0.25 else 1.3
 
 
+def _filled(beta: Number, t: Int64) -> Number:
+    """Return 1-β^t, which is 1 to the last digit once β^t is below 1e-17. Such powers would take most of the time."""
+    return 1.0 if np.max(beta) ** float(t[0]) < 1e-17 else 1 - beta**t
+
+
 def require(weights: Weights, rule: UpdateRule, inputs: tuple[str, ...]) -> None:
     """Raise a ValueError that names the first input that `rule` needs and `weights` lacks."""
     for name in inputs:
@@ -232,8 +237,8 @@ class BetaRule(UpdateRule):
         """
         t = np.arange(done + 1, done + len(lr) + 1)
         beta1, beta2 = self.betas
-        plain = lr / (1 - beta1**t)
-        scale = np.asarray(plain * ((1 - beta2**t) / (1 - beta2)) ** 0.5)
+        plain = lr / _filled(beta1, t)
+        scale = np.asarray(plain * (_filled(beta2, t) / (1 - beta2)) ** 0.5)
         if not self.rectified:
             return scale
         return np.where(self.unadapted(len(lr), done), plain, scale * rectification(beta2)(t - 1))

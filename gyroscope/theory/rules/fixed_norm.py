@@ -8,8 +8,9 @@ import numpy as np
 from gyroscope._checks import check_betas, check_fraction, check_non_negative
 from gyroscope._types import Array, Number
 from gyroscope.theory.law import Correlation, Equilibrium, Weights, forgetting_time
-from gyroscope.theory.recursion import Improve, Moments, Motion, Step
+from gyroscope.theory.recursion import Filter, Guess, Improve, Moments, Motion, Step
 from gyroscope.theory.rules.base import UpdateRule
+from gyroscope.theory.strides import Series
 
 # The largest angle in radians. A step along the tangent, however long, rotates by less than π/2.
 STEEPEST = 1.5
@@ -21,6 +22,8 @@ ITERATIONS = 60
 @final
 class FixedNormMotion(Motion):
     """Tangent steps at a constant norm, by the rule's angle or those of a base rule from the same norm."""
+
+    strides: ClassVar[bool] = False  # nothing is left to solve
 
     def __init__(self, rule: Any, norm2: Array) -> None:
         super().__init__(rule, norm2)
@@ -37,8 +40,9 @@ class FixedNormMotion(Motion):
         zero = np.zeros((len(lr), 1))
         forgets = np.broadcast_to(np.nan if settled.timescale is None else 1 / settled.timescale, square.shape)
 
-        def improve(part: slice, guess: Moments) -> tuple[Step, Moments]:
-            return Step(zero[part], zero[part], square[part], guess["norm2"][1:], forgets[part]), guess
+        def improve(part: Any, guess: Guess, filtered: Filter) -> tuple[Step, Moments]:
+            norm2 = guess["norm2"]
+            return Step(zero[part], zero[part], square[part], norm2, forgets[part]), {"norm2": Series(norm2, norm2)}
 
         return improve
 
@@ -172,8 +176,11 @@ class Hyperball(UpdateRule):
         correlation = self.correlation
         s: Number = 1 + 0 * lr
         for _ in range(ITERATIONS):
+            before = s
             cosine = -lr * (correlation.time(1 - s) - 1) / 2
             s = (1 - 2 * lr * cosine + lr * lr) ** -0.5
+            if np.max(np.abs(s - before)) < 1e-16:
+                break
         cosine = np.maximum(cosine, -1.0)
         angle = np.arctan2(lr * (1 - cosine * cosine) ** 0.5, 1 - lr * cosine)
         given = (self.momentum, self.betas, self.correlation_time)
