@@ -56,8 +56,8 @@ def check_run_length(steps: int) -> None:
 
     >>> check_run_length(100_000_000)
     Traceback (most recent call last):
-    ValueError: steps=100000000 is too long to follow step by step: choose at most 3,000,000. Equilibria do not depend \
-on the length of the run
+    ValueError: steps=100000000 is too long to compute step by step: choose at most 3,000,000. Equilibria do not \
+depend on the length of the run
     """
     check_count("steps", steps, at_least=1)
     limit = f"choose at most {MAX_FORECAST_STEPS:,}. Equilibria do not depend on the length of the run"

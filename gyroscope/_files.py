@@ -82,7 +82,7 @@ def check_output(path: str | os.PathLike[str], inputs: Iterable[str | os.PathLik
     >>> check_output("runs/first/report.html", ["runs/first"])
     >>> check_output("ckpt.pt", ["./ckpt.pt"])
     Traceback (most recent call last):
-    ValueError: 'ckpt.pt' is an input, which the page would replace: choose another path for the page
+    ValueError: 'ckpt.pt' is an input, and the page would replace it: choose another path for the page
     """
     target = Path(os.path.realpath(path))
     for each in inputs:

@@ -123,7 +123,7 @@ def test_a_page_never_replaces_an_input_by_whatever_name(kind, tmp_path):
     database.write_bytes(b"SQLite format 3")
     page = linked(kind, tmp_path / "page.html", database)
     for inputs in ([database], [tmp_path / "other", tmp_path / "run"]):
-        with pytest.raises(ValueError, match="is an input, which the page would replace"):
+        with pytest.raises(ValueError, match="is an input, and the page would replace it"):
             check_output(page, inputs)
 
 

@@ -160,7 +160,7 @@ def test_a_layer_that_another_finding_explains_does_not_hide_how_the_others_turn
     run.data["c"] |= pushed
     diagnosis = diagnose(run)
     assert only(diagnosis, "scale_sensitive").layers == ("c",)
-    assert "c is not scale-invariant, so predictions are rough. The gradient acts as λ_u = -0.3" in str(diagnosis)
+    assert "so predictions are rough. The gradient acts like a weight decay of -0.3 (λ_u)" in str(diagnosis)
     well = only(diagnosis, "well")
     assert well.layers == ("a", "b")
     assert "2 of 3 layers rotate as predicted, within 0.25 %" in well.sentence

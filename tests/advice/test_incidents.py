@@ -112,7 +112,7 @@ def test_a_learning_rate_raised_for_three_steps_is_named_also_between_samples(sa
     assert (found.cause, found.since, found.step, found.end) == ("lr", step - 9, step, step)
     assert found.layers == NAMES
     text = incident_finding(found).sentence
-    assert "10 times as high as before, 0.1 after 0.01, and came back to 0.01" in text
+    assert "10 times as high as before, 0.1 instead of 0.01, and came back to 0.01" in text
 
 
 def test_a_learning_rate_that_rises_and_stays_is_one_incident():

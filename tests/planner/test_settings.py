@@ -60,7 +60,7 @@ def arbitrary(seed):
 
 
 def test_a_run_that_would_take_minutes_to_follow_is_refused_at_once():
-    with pytest.raises(ValueError, match="steps=100000000 is too long to follow step by step"):
+    with pytest.raises(ValueError, match="steps=100000000 is too long to compute step by step"):
         read_settings({"optimizer": "adamw", "fan_in": 256, "steps": 100_000_000})
 
 
