@@ -79,7 +79,10 @@ class InstallationCheck:
         verdict = f"differ from their twins: {', '.join(failed)}" if failed else "all optimizers agree with their twins"
         lines = [f"gyroscope doctor on {self.device}: {verdict}"]
         lines += [f"  {name:10} {value}" for name, value in self.versions.items()]
-        lines += ["deviation as a share of the distance moved", f"  {'':20} {'float64':>9} {'compiled':>9}"]
+        lines += [
+            "deviation as a share of the distance moved (-: not checked)",
+            f"  {'':20} {'float64':>9} {'compiled':>9}",
+        ]
         for check in self.checks:
             compiled = "-" if check.from_compiled is None else f"{check.from_compiled:.1e}"
             failure = "" if check.passed else "  FAILED"
@@ -89,11 +92,8 @@ class InstallationCheck:
         for name, milliseconds in self.step_times.items():
             ratio = f"  {milliseconds / fused:5.2f} × fused AdamW" if fused else ""
             lines.append(f"  {name:26} {milliseconds:8.2f} ms{ratio}")
-        lines.append(
-            f"tracker: a sample of 1.6 million weights delays its step by {self.sample_delay:.2f} ms and takes "
-            f"{self.sample_processor_time:.2f} ms of processor time"
-        )
-        lines.append("  By default every tenth step is a sample, or fewer if they take over 1 % of the time")
+        lines.append("tracker per sample of 1.6 million weights, by default every tenth step or fewer")
+        lines.append(f"  {self.sample_delay:.2f} ms of delay, {self.sample_processor_time:.2f} ms of processor time")
         lines.append(f"programs: {', '.join(f'{count} {form}' for form, count in self.programs.items()) or 'none'}")
         return "\n".join(["```", *lines, *(f"note: {note}" for note in self.notes), "```"])
 
@@ -143,6 +143,8 @@ def examine(device: str | None = None, progress: Progress | None = None, seconds
             found.step_times = step_times(where, compile=True)
     found.programs = registry.program_forms()
     found.notes += registry.FALLBACKS.values()
+    if hasattr(os, "getloadavg") and os.getloadavg()[0] > 1.5 * (os.cpu_count() or 1):
+        found.notes.append("other programs keep the processors busy, so these times are too long")
     report(parts, parts)
     return found
 

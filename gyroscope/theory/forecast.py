@@ -284,7 +284,10 @@ def _stride(motion: Motion, rules: RuleDuring, block: slice, lr: Array, weights:
     if not all(grid.follows(values[block]) for values in (lr, *rules.settings.values())):
         return None
     motion.rule = rules.at((block,))
-    return motion.stride(grid, lr[block], weights)
+    try:
+        return motion.stride(grid, lr[block], weights)
+    except np.linalg.LinAlgError:  # a guess has overflowed
+        return None
 
 
 def _layers(**inputs: Number | None) -> tuple[int, ...]:

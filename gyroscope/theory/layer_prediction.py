@@ -21,7 +21,7 @@ MOST_FILLING = 10_000
 # If a run is shorter than this many warmups, a warmup does not help, because the initial norm is too small.
 SHORTEST_RUN = 10
 # Errors of up to a thousand times this do not move a warmup that is exact to a few percent.
-TOLERANCE = 1e-7
+TOLERANCE = 1e-6
 
 
 @final

@@ -85,6 +85,7 @@ class LinearMotion(Motion):
 
         is_coupled = np.any(steps.update.weight) or np.any(steps.momentum.weight)
         is_cautious = self.rule.cautious_decay
+        self.guessed = ["norm2", "p"] if is_coupled or is_cautious else ["norm2"]
         settled_response = 1.0 if is_coupled or not steps.D else 0.0
         done = np.arange(self.done, self.done + len(lr))[:, None]
 

@@ -122,6 +122,7 @@ class Motion(ABC):
         self.moments = {"norm2": norm2, **moments}
         self.done = 0
         self.tolerance = TOLERANCE
+        self.guessed = ["norm2"]  # the moments that `_improve` takes from a guess. The others follow from them
         self._length = FIRST_LENGTH
         # Logarithms of the squared norm now and one and two distances before, and this distance in steps.
         self._past = np.zeros((3, norm2.size)), 1
@@ -151,7 +152,7 @@ class Motion(ABC):
         guess["norm2"] = self._extrapolated(np.arange(steps))
         for rounds in range(MAX_ROUNDS):
             step, moments = improve(part, guess, filtered)
-            if steps == 1 or _agree(moments, guess, self.tolerance):
+            if steps == 1 or self._agree(moments, guess, self.tolerance):
                 self.moments = {name: values.after[-1] for name, values in moments.items()}
                 distance = max(steps // 2, 1)
                 before = moments["norm2"].before
@@ -169,7 +170,7 @@ class Motion(ABC):
         with np.errstate(all="ignore"):
             for _ in range(MAX_ROUNDS):
                 step, moments = improve(grid.nodes, guess, grid.filtered)
-                is_solved = _agree(moments, guess, STRIDE_SOLVED * self.tolerance)
+                is_solved = self._agree(moments, guess, STRIDE_SOLVED * self.tolerance)
                 guess = {name: values.before for name, values in moments.items()}
                 if is_solved:
                     break
@@ -199,6 +200,14 @@ class Motion(ABC):
         growth = np.clip(t * (slope + t * curve), -MAX_GROWTH * t, MAX_GROWTH * t)
         return np.asfortranarray(self.norm2 * np.exp(growth))
 
+    def _agree(self, moments: Moments, guess: Guess, tolerance: float) -> bool:
+        """Return whether the moments that were guessed are those that follow."""
+        for name in self.guessed:
+            values = moments[name].before
+            if not (np.abs(values - guess[name]).max(0) <= tolerance * np.abs(values).max(0)).all():
+                return False
+        return True
+
     def fill(self, lr: float, weights: Weights) -> None:
         """Fill the averages of the gradient while the norm stays, for weights that have been trained before."""
         norm2 = self.norm2.copy()
@@ -220,15 +229,6 @@ class Motion(ABC):
         """Return the function that solves parts of the next steps, from the current moments and a guess."""
 
 
-def _agree(moments: Moments, guess: Guess, tolerance: float) -> bool:
-    """Return whether moments are those that were guessed. Only the first two are, and the others follow from them."""
-    for name in list(moments)[:2]:
-        values = moments[name].before
-        if not (np.abs(values - guess[name]).max(0) <= tolerance * np.abs(values).max(0)).all():
-            return False
-    return True
-
-
 class StationarySteps(NamedTuple):
     """Decay and size of each update, and their correlation. E‖u‖² is the layer's `size` times `update_rms`²."""
 
@@ -247,6 +247,7 @@ class StationaryMotion(Motion):
 
     def __init__(self, rule: Any, norm2: Array) -> None:
         super().__init__(rule, norm2, overlap=np.zeros_like(norm2))
+        self.guessed += ["overlap"] if rule.cautious_decay else []
 
     def _improve(self, lr: Array, weights: Weights) -> Improve:
         decay, update_rms, correlation, size = self.rule.stationary_steps(lr, weights)
