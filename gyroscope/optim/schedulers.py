@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
-from math import log, prod
+from math import log
 from typing import Any, final
 
 import torch
@@ -150,7 +150,8 @@ class EquilibriumRescale(AfterScheduler):
         average: dict[int, Tensor] = dict(self._memory["gradient2"][number])
         for i, w in enumerate(group["params"]):
             if i in self._places[number] and w.grad is not None:
-                now = prod(gathered(WHOLE.norm(each.detach())) for each in (w, w.grad)).squeeze() ** 2
+                norm, gradient = (gathered(WHOLE.norm(each.detach())).squeeze() for each in (w, w.grad))
+                now = (norm * gradient) ** 2
                 average[i] = average[i].lerp(now, 1 / self._gradient_memory) if i in average else now
         self._memory["gradient2"][number] = average
         return average
