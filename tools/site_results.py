@@ -25,7 +25,7 @@ def split(text: str) -> dict[str, str]:
     head, answer, counts_by_kind = introduction.partition("Of the claims,")
     title, _, reading = head.partition("\n")
     listed = "\n".join(rows)
-    index = f"{title}\n\n{answer}{counts_by_kind.strip()}\n\n{listed}\n\n## How to read the numbers\n{reading}"
+    index = f"{title}\n\n{(answer + counts_by_kind).strip()}\n\n{listed}\n\n## How to read the numbers\n{reading}"
     return {INDEX: index} | pages
 
 
