@@ -7,6 +7,7 @@ import torch
 
 from gyroscope import doctor
 from gyroscope.cli import main
+from gyroscope.measure import Tracker
 from gyroscope.optim import registry
 
 
@@ -54,14 +55,14 @@ def test_a_fallback_of_the_compiler_is_a_note(monkeypatch):
 
 
 def test_the_time_of_a_sample_is_that_of_its_hooks(monkeypatch):
-    pre = doctor.Tracker._pre
+    pre = Tracker._pre
 
     def slow(self, *args):
         pre(self, *args)
         if self._now.sampled:
             self._now.seconds += 0.5  # as if a hook had waited
 
-    monkeypatch.setattr(doctor.Tracker, "_pre", slow)
+    monkeypatch.setattr(Tracker, "_pre", slow)
     delay, processor = doctor.sample_times(torch.device("cpu"), samples=4)
     assert delay > 500
     assert processor < delay  # nothing was computed meanwhile

@@ -83,9 +83,9 @@ def stretch(length: int) -> Stretch:
     nodes = np.round((1 - np.cos(np.pi * np.arange(NODES) / (NODES - 1))) / 2 * (length - 1)).astype(np.int64)
     scale = 2 / (length - 1)
 
-    def polynomials(t: Array) -> Array:
-        return np.polynomial.chebyshev.chebvander(t * scale - 1, NODES - 1)
+    def polynomials(t: Int64) -> Array:
+        return np.asarray(np.polynomial.chebyshev.chebvander(t * scale - 1, NODES - 1), dtype=np.float64)
 
-    coefficients = np.linalg.inv(polynomials(nodes))
-    times = coefficients.T @ polynomials(np.arange(length + 1)).T
+    coefficients = np.asarray(np.linalg.inv(polynomials(nodes)), dtype=np.float64)
+    times = coefficients.T @ polynomials(np.arange(length + 1, dtype=np.int64)).T
     return Stretch(nodes, times, times[:, nodes + 1].T.copy(), coefficients)

@@ -248,21 +248,6 @@ def test_three_runs_are_compared_best_and_worst_first_in_narrow_and_wide_windows
     tab.close()
 
 
-@pytest.mark.parametrize("width", [400, 760, 1200])
-def test_a_long_name_stays_on_one_line_and_in_view(browser, runs, width):
-    tab = opened(browser, runs, ["healthy"], viewport={"width": width, "height": 900})
-    # Filtered rows are layers and no families, whose column has a width of its own.
-    tab.page.fill("#filter", tab.page.inner_text("#layers-table tbody td button").strip())
-    name = "document.querySelector('#layers-table tbody td:first-child button')"
-    height = tab.js(f"{name}.getBoundingClientRect().height")
-    tab.js(f"{name}.textContent = 'transformer.h.11.attn.c_proj.weight'")
-    assert tab.js(f"{name}.getBoundingClientRect().height") == height
-    tab.js("document.querySelector('#table .wide').scrollLeft = 1000")
-    assert 0 <= tab.js(f"{name}.getBoundingClientRect().left") < width / 4
-    assert tab.js("document.documentElement.scrollWidth") <= width
-    tab.close()
-
-
 @pytest.fixture(scope="module")
 def window(browser):
     tab = Tab(browser)

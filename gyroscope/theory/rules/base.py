@@ -241,7 +241,7 @@ class BetaRule(UpdateRule):
         scale = np.asarray(plain * (_filled(beta2, t) / (1 - beta2)) ** 0.5)
         if not self.rectified:
             return scale
-        return np.where(self.unadapted(len(lr), done), plain, scale * rectification(beta2)(t - 1))
+        return np.asarray(np.where(self.unadapted(len(lr), done), plain, scale * rectification(beta2)(t - 1)))
 
     def unadapted(self, steps: int, done: int = 0) -> Mask:
         """Return which steps after `done` are not divided by √v: the first ones of RAdam."""
