@@ -373,7 +373,7 @@ def test_runs_of_different_models_are_not_compared(client, folder):
     ids = [one["id"] for one in client.get("/runs").json()]
     answer = client.get("/data", params={"run": ids})
     assert answer.status_code == 409
-    assert "different layers" in answer.json()["error"]
+    assert "no layer in common" in answer.json()["error"]
 
 
 def test_a_distribution_is_that_of_the_store(client, folder):

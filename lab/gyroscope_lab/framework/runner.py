@@ -161,7 +161,7 @@ def _like(template: Any, value: Any) -> Any:
             return type(template)(*map(_like, template, value))
         first = template[0] if isinstance(template, tuple) and template else None
         return tuple(_like(first, each) for each in value)
-    if isinstance(value, dict) and is_dataclass(template):
+    if isinstance(value, dict) and is_dataclass(template) and not isinstance(template, type):
         return type(template)(**{key: _like(getattr(template, key, None), each) for key, each in value.items()})
     if isinstance(value, dict) and isinstance(template, dict):
         first = next(iter(template.values()), None)
