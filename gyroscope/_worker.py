@@ -33,10 +33,11 @@ class Worker(Generic[Item]):
     return False there, and `close` does nothing.
 
     Args:
-        handle: called in the thread with a list of one item, or with `gather` of all waiting items. name: of the
-        thread. max_items: number of items that may wait. max_bytes: bytes that may wait, as the callers of `put` count
-        them. A larger item is accepted if no other waits. gather: seconds for which items wait to be handled together.
-        0 handles each alone, at once. `flush`, `close` and
+        handle: called in the thread with a list: one item, or with `gather` all that wait.
+        name: of the thread.
+        max_items: that may wait.
+        max_bytes: that may wait, as the callers of `put` count them. A larger item is taken if no other waits.
+        gather: seconds for which items wait to be handled together. 0 handles each alone, at once. `flush`, `close` and
             half-full bounds end the wait.
         idle: seconds without items after which `handle` gets an empty list. None means never.
         failed: called with an exception of `handle`. It returns the seconds until the same items are tried again, or

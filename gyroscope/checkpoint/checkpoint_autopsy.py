@@ -118,8 +118,8 @@ def autopsy(
         momentum: the same for SGD and Muon.
         batch_size: examples of one step, for the noise scale.
         model: the module, or the names of its parameters in order, if the file does not keep the optimizer's order. Or
-        the names of the parameters in each of the optimizer's groups. rules: the theory rule of your own optimizer,
-        {SignMomentum: function of the group}. A file does not name its
+            the names of the parameters in each of the optimizer's groups.
+        rules: the theory rule of your own optimizer, {SignMomentum: function of the group}. A file does not name its
             optimizer, so `optimizer` names the class if there are several. Predictions follow the rule. The last step
             of such an optimizer is unknown.
         progress: called with the number of parameters done and their total.

@@ -23,9 +23,11 @@ def watch(
 
     Args:
         root: the directory.
-        host: address to serve at. If it is not this machine's own, the printed address contains a token, without which
-        nothing is shown. port: 0 chooses a free port. browser: open the page. say: is called with the line that names
-        the address, and with a line for each incident of a run that trains.
+        host: address to serve at. For any but this machine's own, the printed address contains a token, without which
+            nothing is shown.
+        port: 0 takes a free one.
+        browser: open the page.
+        say: is called with the line that names the address, and with a line for each incident of a run that trains.
     """
     index = RunIndex(root)
     uvicorn, application = _server()

@@ -96,8 +96,8 @@ def to_equilibrium_(
         loss: loss(model) -> scalar, on a fresh batch at each call. It measures the gradient if the norm depends on it,
             as with SGD and Adam with L2, and is reported before and after.
         unit_grad_norm: the value that `loss` would measure, ‖g‖·‖w‖ of one vector: a number, or one per parameter name.
-        batches: how many batches `loss` is called for. rules: theory rules for your own optimizer classes, each a
-        function of the group (docs/own-optimizer.md).
+        batches: how many batches `loss` is called for.
+        rules: theory rules for your own optimizer classes, each a function of the group (docs/own-optimizer.md).
 
     >>> layer = nn.Linear(512, 4, bias=False)
     >>> _ = torch.nn.init.orthogonal_(layer.weight)

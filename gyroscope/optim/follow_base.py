@@ -29,20 +29,20 @@ AT_REST = 1e-12
 
 
 def follow(optimizer: Optimizer, model: nn.Module, *, loss: Loss | None = None) -> "BaseFollower":
-    """Make a rotational optimizer rotate each layer by the angle that is forecast for its base rule at each step.
+    """Let a rotational optimizer rotate each layer by the angle that is forecast for its base rule at each step.
 
     A rotational variant rotates by the equilibrium angle from the first step on. Its base rotates faster while norms
     are below equilibrium, and slower while they are above, at the start and at the end of a schedule. One call before
     the first step reproduces that, so that settings tuned for the base carry over (RE section 3, "Scheduling effects",
     derived in docs/theory.md, "Rotational variants").
 
-    Before each step the forecast advances by one step, at the current learning rate, weight decay and betas, with any
-    scheduler. Norms are kept, and each layer has its own angle. To resume, save `state_dict` with the optimizer's.
+    Before each step the forecast takes its own step, at the present learning rate, weight decay and betas, with any
+    scheduler. Norms stay, and each layer has its own angle. To resume, save `state_dict` with the optimizer's.
 
     Args:
         optimizer: RotationalAdamW, RotationalSGD, RotationalLion or Rotational, before its first step.
-        model: the model. The base starts from its current weights. loss: loss(model) -> scalar, on a fresh batch at
-        each call. Needed if the base's norms depend on the gradient,
+        model: the model, whose present weights are the start of the base.
+        loss: loss(model) -> scalar, on a fresh batch at each call. Needed if the base's norms depend on the gradient,
             as with SGD.
 
     >>> import torch

@@ -53,7 +53,8 @@ def _draw(canvas: Mask, values: Array, low: float, high: float, dash: int) -> No
         if part.size == 0:
             previous = None
             continue
-        heights = (high - np.log10([part.max(), part.min()])) / (high - low) * (rows - 1)
+        # A flat curve may lie halfway between two rows. Rounding errors must not move it.
+        heights = ((high - np.log10([part.max(), part.min()])) / (high - low) * (rows - 1)).round(9)
         top = int(heights[0].round())
         bottom = int(heights[1].round())
         if previous is not None:

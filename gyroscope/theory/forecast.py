@@ -11,7 +11,7 @@ import numpy.typing as npt
 from gyroscope._checks import check_betas, check_decay, positive_array
 from gyroscope._types import Array, Mask, Number
 from gyroscope.theory.law import Weights, angle_to_start, plain, safe_divide
-from gyroscope.theory.recursion import MAX_LENGTH, TOLERANCE, Course, Motion
+from gyroscope.theory.recursion import MAX_LENGTH, TOLERANCE, Motion, SolvedSteps
 from gyroscope.theory.rules.base import UpdateRule, require
 from gyroscope.theory.schedules import Multiplier, multipliers, rectification
 from gyroscope.theory.strides import MAX_STRIDE, MIN_STRIDE, stretch
@@ -247,7 +247,7 @@ def _follow(
 
 def follow(
     rules: RuleDuring, start2: Array, lr: Array, weights: Weights, tolerance: float = TOLERANCE
-) -> Iterator[tuple[slice, Course]]:
+) -> Iterator[tuple[slice, SolvedSteps]]:
     """Yield blocks of steps at these learning rates, short ones at first and strides where the run is smooth."""
     motion = rules.rule.motion(start2)
     motion.tolerance = tolerance
@@ -271,11 +271,11 @@ def follow(
             before2 = motion.norm2
             motion.rule = rules.at((block,))
             step = motion.advance(lr[block], weights)
-            course = Course(step.norm2, step.angles(before2), step.forgets)
+            course = SolvedSteps(step.norm2, step.angles(before2), step.forgets)
         yield slice(first, motion.done), course
 
 
-def _stride(motion: Motion, rules: RuleDuring, block: slice, lr: Array, weights: Weights) -> Course | None:
+def _stride(motion: Motion, rules: RuleDuring, block: slice, lr: Array, weights: Weights) -> SolvedSteps | None:
     """Take these steps as one stride, or return None if the run ends before or changes too fast."""
     # Changing betas are left to single steps, because D is rescaled in each.
     if block.stop > len(lr) or not motion.strides or "betas" in rules.settings:

@@ -60,7 +60,7 @@ class Step(NamedTuple):
         return np.asarray(np.where(along < 0, np.pi - angle, angle))
 
 
-class Course(NamedTuple):
+class SolvedSteps(NamedTuple):
     """What a forecast shows of some consecutive steps, (steps, layers)."""
 
     norm2: Array  # E‖w‖² after each step
@@ -162,7 +162,7 @@ class Motion(ABC):
             guess = {name: values.before for name, values in moments.items()}
         return self._solve(improve, slice(part.start, part.start + steps // 2))
 
-    def stride(self, grid: Stretch, lr: Array, weights: Weights) -> Course | None:
+    def stride(self, grid: Stretch, lr: Array, weights: Weights) -> SolvedSteps | None:
         """Take the next steps from a solution at the grid's nodes, or none and return None if it is not smooth."""
         improve = self._improve(lr, weights)
         guess = {name: np.repeat(value[None], len(grid.nodes), 0) for name, value in self.moments.items()}
@@ -186,7 +186,7 @@ class Motion(ABC):
         distance = len(lr) // 2
         self._past = np.log(norm2[[-1, -1 - distance, 0]]), distance
         angles, forgets = np.hsplit(grid.everywhere(per_lr)[:-1] * lr[:, None], 2)
-        return Course(norm2[1:], angles, forgets)
+        return SolvedSteps(norm2[1:], angles, forgets)
 
     def _extrapolated(self, t: Int64) -> Array:
         """Return a first guess of the squared norm: its logarithm follows the parabola through three past values."""

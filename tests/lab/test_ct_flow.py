@@ -135,7 +135,7 @@ def test_parameters_may_be_any_tree_and_keep_their_dtype(dtype):
 @pytest.mark.parametrize(
     ("options", "quoted"),
     [
-        ({"betas": (0.0, 0.9)}, "no β = 0"),
+        ({"betas": (0.0, 0.9)}, "need β above 0"),
         ({"substeps": 1}, "substeps=1"),
         ({"lr": -1.0}, "lr=-1.0"),
         ({"steps": 0}, "steps=0"),

@@ -343,7 +343,7 @@ def test_the_live_page_survives_a_run_that_is_deleted_and_comes_again(live, watc
     make.run_at(folder / "brief", story)
     live.open(choose(live, address, "brief"))
     shutil.rmtree(folder / "brief")
-    live.page.wait_for_selector("#message:has-text('gone')")
+    live.page.wait_for_selector("#message:has-text('was not found')")
     count = "Gyroscope.state.report.runs[0].steps.length"
     assert live.js(count) == 30  # what was read stays on the page
     with make.writer(folder / "brief", story) as writer:

@@ -104,8 +104,8 @@ def test_a_run_that_is_damaged_or_deleted_while_it_is_watched_is_a_sentence(clie
         asked = {"run": id, "layer": "stem.weight", "quantity": "norm", "step": 0}
         answer = client.get(address, params=asked)
         assert answer.status_code == 409
-        assert "gone" in answer.json()["error"]
-    assert "gone" in client.get("/update", params={"run": id, "at": "1.30.1"}).json()[0]["problem"]
+        assert "was not found" in answer.json()["error"]
+    assert "was not found" in client.get("/update", params={"run": id, "at": "1.30.1"}).json()[0]["problem"]
     assert listed(client) == {}
     make.run_at(folder / "first", make.healthy(**make.SMALL))
     assert client.get("/data", params={"run": id}).status_code == 200

@@ -92,7 +92,7 @@ def test_a_parameter_in_two_optimizers_is_an_error():
 
 
 def test_a_group_of_none_of_them_is_an_error():
-    with pytest.raises(ValueError, match="none of the 2 optimizers"):
+    with pytest.raises(ValueError, match="none of 2 optimizers"):
         owner_of({"params": [], "lr": 0.1}, pair())
 
 

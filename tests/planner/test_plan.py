@@ -403,7 +403,10 @@ def test_layers_that_turn_alike_in_the_middle_are_not_said_to_differ_there():
     planned = gyro.plan(model, adamw(model), steps=2000)
     found = next(finding for finding in planned.findings if finding.kind == "layer_imbalance")
     assert found.sentence.startswith("All layers rotate alike in the middle of the run. The fastest layer rotates")
-    assert f"is {planned.imbalance[0]:.3g} at the first step and 1 at the last" in found.sentence
+    assert (
+        f"rotates {planned.imbalance[0]:.3g} times as fast as the slowest at the first step and 1 times at the last"
+        in found.sentence
+    )
 
 
 def test_a_rotational_plan_says_how_far_it_turns_and_what_its_base_would_do():

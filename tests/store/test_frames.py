@@ -181,4 +181,4 @@ def test_the_command_export_writes_several_runs_to_one_file(tmp_path, capsys):
     assert main(["export", str(tmp_path / "first"), str(tmp_path / "second"), str(out)]) == 0
     assert {row["run"] for row in csv_rows(out)} == {"first", "second"}
     assert main(["export", str(out)]) == 2
-    assert "Name the runs and the file to write" in capsys.readouterr().err
+    assert "Missing argument 'RUN'. Example: gyroscope export" in capsys.readouterr().err

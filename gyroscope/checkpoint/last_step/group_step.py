@@ -119,6 +119,7 @@ def rate_notes(groups: Sequence[GroupStep]) -> tuple[str, ...]:
         if group.rates.doubt and group.rates.last > 0:
             values.setdefault(group.rates.doubt, []).extend((group.rates.last, *group.rates.others))
     return tuple(
-        f"The learning rate of the last step is assumed to be {format_range(rates)}, {doubt}. Pass lr if it was different"
+        f"The learning rate of the last step is assumed to be {format_range(rates)}, {doubt}. "
+        "Pass lr if it was different"
         for doubt, rates in values.items()
     )

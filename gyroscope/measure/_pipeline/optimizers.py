@@ -58,10 +58,11 @@ class MomentumRecursion(NamedTuple):
 class GroupRule:
     """The theory's rule of a parameter group, and facts about it that measuring needs.
 
-    norms_kept: the optimizer keeps every vector at its initial norm. recursion: recursion of the momentum. None if it
-    is transported, or if there is none. lr_factor: the rule's learning rate over the group's. whole_matrix: that of the
-    rule, stored because every sample needs it many times. follows_base: the optimizer rotates a vector as the rule
-    would at that step, not by the equilibrium angle.
+    norms_kept: the optimizer holds every vector at its initial norm.
+    recursion: recursion of the momentum. None if it is transported, or if there is none.
+    lr_factor: the rule's learning rate over the group's.
+    whole_matrix: the rule's own, kept because every sample needs it many times.
+    follows_base: the optimizer rotates a vector as the rule would by then, not by the equilibrium angle.
     """
 
     rule: UpdateRule
@@ -89,8 +90,9 @@ class LayerReading:
     """How a layer was read in a sample. Layers of a group with equal readings share a `StepContext`.
 
     adam: it has a second moment.
-    late: a closure made the gradient within the step, so only the momentum after it is known. had_momentum: there was a
-    momentum before the step. scaled: the step divides the gradient by the scale of a GradScaler.
+    late: a closure made the gradient within the step, so that it met only the momentum after it.
+    had_momentum: there was a momentum before the step.
+    scaled: a GradScaler left it to the step to divide the gradient by its scale.
     """
 
     adam: bool
@@ -123,11 +125,11 @@ class StepSettings(NamedTuple):
 @final
 @dataclass(frozen=True)
 class StepContext:
-    """Facts that all vectors of a parameter group share in a step.
+    """What the vectors of a parameter group share in a step.
 
     group_rule: the theory's rule. None if the theory does not cover the optimizer.
-    scale: factor by which gradients are too large under mixed precision. sign: -1 if the objective is maximised,
-    because gradients then point the other way.
+    scale: by which gradients are too large under mixed precision.
+    sign: -1 if the objective is maximised, and gradients point the other way.
     """
 
     settings: StepSettings

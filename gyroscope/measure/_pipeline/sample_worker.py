@@ -36,12 +36,14 @@ class RawSample:
     """A sample as it leaves the training thread.
 
     step, time: number of the step, and Unix seconds.
-    owners, groups: for each group, the optimizer that stepped it last, and its options at that step. sums, readings:
-    the sums of each layer, and how they were made. history: settings of every step since the last sample. scaler:
-    whether the step was skipped, the gradients' scale, and the steps skipped so far. None without a GradScaler. gap:
-    the previous sample was lost, so the last copy of the weights does not belong to it. skipped: steps since the last
-    sample that a GradScaler skipped, as far as the host has seen. `step` excludes them. is_end: only the weights at the
-    end of the run are measured, and no step. initial: first weights of some vectors, which the run does not have yet.
+    owners, groups: by number of each group the optimizer that stepped it last, and its options then.
+    sums, readings: the sums of each layer, and how they were made.
+    history: settings of every step since the last sample.
+    scaler: whether the step was skipped, the gradients' scale, and the steps skipped so far. None without a GradScaler.
+    gap: the sample before this one was lost, so the last copy of the weights is not that sample's.
+    skipped: steps since the last sample that a GradScaler skipped, as far as the host has seen. `step` excludes them.
+    is_end: it measures no step, only the weights at the end of the run.
+    initial: first weights of some vectors of layers, which the run does not have yet.
     """
 
     step: int
