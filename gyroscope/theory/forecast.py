@@ -233,12 +233,12 @@ def _follow(
     norm, angle, forgotten = np.empty((3, start2.size, len(lr))).transpose(0, 2, 1)
     total = np.zeros(start2.size)
     with np.errstate(all="ignore"):  # overflow is refused below
-        for block, course in follow(rules, start2, lr, weights):
-            if not (np.isfinite(course.norm2).all() and (course.norm2 > 0).all()):
+        for block, solved in follow(rules, start2, lr, weights):
+            if not (np.isfinite(solved.norm2).all() and (solved.norm2 > 0).all()):
                 raise ValueError("Numeric overflow: check the magnitude of lr, weight decay and norms")
-            np.sqrt(course.norm2, out=norm[block])
-            angle[block] = course.angles
-            forgotten[block] = total - np.cumsum(np.log1p(-course.forgets), axis=0)
+            np.sqrt(solved.norm2, out=norm[block])
+            angle[block] = solved.angles
+            forgotten[block] = total - np.cumsum(np.log1p(-solved.forgets), axis=0)
             total = forgotten[block.stop - 1]
             if progress is not None:
                 progress(block.stop)
@@ -256,11 +256,11 @@ def follow(
     pause = resume = MAX_LENGTH
     while motion.done < len(lr):
         first = motion.done
-        course = None
-        while course is None and length >= MIN_STRIDE and first >= resume:
-            course = _stride(motion, rules, slice(first, first + length), lr, weights)
-            length = length // 2 if course is None else min(2 * length, MAX_STRIDE)
-        if course is not None:
+        solved = None
+        while solved is None and length >= MIN_STRIDE and first >= resume:
+            solved = _stride(motion, rules, slice(first, first + length), lr, weights)
+            length = length // 2 if solved is None else min(2 * length, MAX_STRIDE)
+        if solved is not None:
             pause = MAX_LENGTH
         else:
             if first >= resume:
@@ -271,8 +271,8 @@ def follow(
             before2 = motion.norm2
             motion.rule = rules.at((block,))
             step = motion.advance(lr[block], weights)
-            course = SolvedSteps(step.norm2, step.angles(before2), step.forgets)
-        yield slice(first, motion.done), course
+            solved = SolvedSteps(step.norm2, step.angles(before2), step.forgets)
+        yield slice(first, motion.done), solved
 
 
 def _stride(motion: Motion, rules: RuleDuring, block: slice, lr: Array, weights: Weights) -> SolvedSteps | None:

@@ -216,9 +216,9 @@ class WarmupSearch:
         limits = (1 + SETTLED) * np.array(settled, dtype=np.float64)
         start2 = np.square([layer.norm for layer in layers])
         fits = np.ones(len(numbers), dtype=bool)
-        for _, course in follow(RuleDuring(self.rule), start2, lr, weights, TOLERANCE):
+        for _, solved in follow(RuleDuring(self.rule), start2, lr, weights, TOLERANCE):
             # Angles that overflowed are NaN and exceed any limit.
-            fits &= (course.angles <= limits).all(0)
+            fits &= (solved.angles <= limits).all(0)
             if not fits.any():  # most starts that are too fast are too fast early
                 break
         return [number for number, fit in zip(numbers, fits, strict=True) if fit]

@@ -19,6 +19,8 @@ WORDS = {
     "layer's gradient once": "the updates of features.4.weight reached ",
     "skipped steps": "Between steps 1,001 and 1,010 a GradScaler skipped 20 of 30 steps",
 }
+# Whether one step stands out from the noise before it depends on the seed and on the machine, so more seeds are tried.
+SINGLE_STEPS = ("garbage batch", "layer's gradient once")
 # These follow a run from its first step on, and a branch is a run of its own.
 FROM_THE_START = ("forecast_angular_update", "forecast_norm", "angle_to_start")
 
@@ -26,8 +28,7 @@ FROM_THE_START = ("forecast_angular_update", "forecast_norm", "angle_to_start")
 @pytest.mark.parametrize("planted", WORDS)
 def test_an_incident_between_two_samples_is_named_with_its_step_and_cause(planted, tmp_path):
     settings, layer = NETWORKS["mlp"]
-    # Whether one batch stands out from the noise before it depends on the seed and on how the processor rounds.
-    for seed in range(4):
+    for seed in range(4 if planted in SINGLE_STEPS else 1):
         config = TrainConfig(**settings, steps=1040, seed=seed)
         path = train_planted(config, tmp_path / str(seed), planted=planted, at=1003, layer=layer)
         with open_run(path) as run:
@@ -36,6 +37,7 @@ def test_an_incident_between_two_samples_is_named_with_its_step_and_cause(plante
             findings = [finding for finding in run.diagnose() if finding.kind == "incident"]
         if found["named"][0]:
             break
+    assert found["named"][0]
     (finding,) = findings
     assert WORDS[planted] in finding.sentence
     assert finding.severity == "warn"

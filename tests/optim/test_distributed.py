@@ -282,7 +282,7 @@ def assert_same(together: list[torch.Tensor], weights: list[torch.Tensor]) -> No
     # Processes add in another order. Adam divides by √v, which amplifies that difference of 1e-16 for entries whose
     # gradients nearly cancel, to 2e-10 on some processors.
     for ours, theirs in zip(together, weights, strict=True):
-        torch.testing.assert_close(ours, theirs, rtol=1e-8, atol=1e-9)
+        torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-9)
 
 
 @every_row
