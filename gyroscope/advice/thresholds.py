@@ -179,12 +179,13 @@ EARLY_LOSSES = 30
 EARLY_CAUTION = 1.5
 # The same for losses.
 EARLY_LOSS_CAUTION = 1.25
-# In the early stage a loss this many times all earlier ones is an incident at any noise, if the usual loss has fallen
-# by the next factor.
-EARLY_RECORD = 1.2
-# Losses of a network that has memorised its examples vary over three orders of magnitude, but stay below the first
-# ones.
+# A loss this many times all earlier ones is an incident at any noise, if the usual loss has fallen by the next factor.
+LOSS_RECORD = 1.2
+# Losses of a network that has memorised its examples vary over three orders of magnitude, but stay below the first.
 MIN_FALL = 5.0
+# Such a loss must also have this many times the largest remembered deviation. Without this, simulated losses with a
+# hard example in every fiftieth batch raised 41 alarms in 24,000 steps instead of 12.
+RECORD_EXTREMES = 1.2
 # The floor of losses, 1.4 times the usual, because losses of language models hardly ever double.
 LOSS_FLOOR = 0.35
 # Logged losses for each of these samples, since samples are usually ten steps apart.

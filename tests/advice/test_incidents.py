@@ -247,6 +247,43 @@ def test_a_gradient_of_one_layer_between_samples_shows_in_what_it_left(quantity,
     assert words in incident_finding(found).sentence
 
 
+@pytest.mark.parametrize(("factor", "causes"), [(20, ["layer_gradient"]), (5, [])])
+def test_updates_that_are_small_in_all_layers_do_not_hide_one_that_is_large(factor, causes):
+    """One that is as large as usual while the others are small is no incident."""
+    record = quiet(loss=False)
+    for series in record.data.values():
+        series["tangential_update"][PLACE + 1] /= 5
+    record.data["b"]["tangential_update"][PLACE + 1] *= factor
+    found = incidents(record)
+    assert [(each.cause, each.step, each.layers) for each in found] == [(cause, 1010, ("b",)) for cause in causes]
+    assert all("the updates of b reached 3.6 times the usual" in incident_finding(each).sentence for each in found)
+
+
+def memorising(hard=()):
+    """A run whose loss falls to a thousandth and then varies over three orders of magnitude.
+
+    hard  steps at which a hard example has the loss that the run began with
+    """
+    record = quiet()
+    fall = np.minimum(np.arange(STEPS) / 300, 1)
+    random = np.random.default_rng(0)
+    record.loss = 2.3 * np.exp(-7 * fall + fall * random.uniform(-3.5, 3.5, STEPS))
+    record.loss[list(hard)] = 2.3
+    return record
+
+
+@pytest.mark.parametrize(
+    ("loss", "hard", "steps"),
+    [(3.0, (), [1003]), (2.6, (), []), (3.0, range(700, 1000, 50), [])],
+    ids=["above all before it", "like the first losses", "like hard examples before it"],
+)
+def test_a_batch_is_named_at_any_noise_if_its_loss_is_above_all_others(loss, hard, steps):
+    """By its noise alone, a loss would have to be above 1,000."""
+    record = memorising(hard)
+    record.loss[1003] = loss
+    assert [found.step for found in incidents(record)] == steps
+
+
 def test_weights_that_a_large_gradient_moved_were_not_written_from_outside():
     record = quiet()
     record.data["b"]["tangential_update"][PLACE] *= 20
@@ -265,7 +302,7 @@ def test_one_layer_raises_no_alarm_in_layers_of_noise(layers):
     """With heavy tails, one value in a hundred being three times as far from the middle: one in 10,000 values."""
     random = np.random.default_rng(0)
     names = [str(number) for number in range(layers)]
-    baselines = LayerBaselines(names, [limit.LAYER_FLOOR], [limit.EARLY_SAMPLES])
+    baselines = LayerBaselines(names, [(limit.LAYER_FLOOR, limit.LAYER_FLOOR)], [limit.EARLY_SAMPLES])
     spread = np.where(random.random((4000, layers)) < 0.01, 0.6, 0.2)
     values = random.normal(0, spread)
     alarms = sum(np.count_nonzero(baselines.excess(row[None])) for row in values)

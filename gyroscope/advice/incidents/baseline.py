@@ -98,7 +98,7 @@ class Baseline:
     """The past of one series of logarithms in two stages. The next value is judged by it.
 
     floor   smallest deviation that counts
-    fall    fall since the start after which any new highest value is beyond the early stage's threshold
+    fall    fall since the start after which a new highest value is beyond the threshold at any noise
     """
 
     def __init__(self, stages: tuple[StageSize, StageSize], floor: float, fall: float = inf) -> None:
@@ -176,10 +176,11 @@ class Baseline:
 
     def _is_beyond(self, value: float) -> bool:
         deviation = value - self.level
-        if deviation > self._caution * allowed(self._deviations):
+        deviations = self._deviations
+        if deviation > self._caution * allowed(deviations):
             return True
-        is_record = value > self._highest + log(limit.EARLY_RECORD)
-        return self._stage is self._early and is_record and self._start - self.level > self._fall
+        is_record = value > self._highest + log(limit.LOSS_RECORD) and self._start - self.level > self._fall
+        return is_record and deviation > limit.RECORD_EXTREMES * float(deviations.max())
 
     @property
     def _deviations(self) -> Array:
@@ -215,13 +216,13 @@ class LayerBaselines:
     gradients of all queries and keys grow together when attention begins to learn.
 
     parameters  the parameter of each layer: q, k and v of a fused weight belong to one
-    floors      smallest deviation of each series that counts
+    floors      smallest deviation of each series that counts, and by how much it must exceed that of other layers
     needed      number of deviations of each series that must be known before a layer is judged by it
     """
 
-    def __init__(self, parameters: Sequence[str], floors: Sequence[float], needed: Sequence[int]) -> None:
+    def __init__(self, parameters: Sequence[str], floors: Sequence[tuple[float, float]], needed: Sequence[int]) -> None:
         self._parameters = np.array(parameters)
-        self._floors = np.array(floors)[:, None]
+        self._floors, self._floors_alone = np.array(floors).T[:, :, None]
         self._needed = needed
         self._count = 0
         self._values: Array = np.empty(0)
@@ -256,7 +257,7 @@ class LayerBaselines:
     def _is_alone(self, series: int, deviations: Array) -> Mask:
         """Return the layers that differ from the others by more than the floor and by more than in the past."""
         alone = deviations - median_of_others(deviations)
-        far: Mask = alone > self._floors[series]
+        far: Mask = alone > self._floors_alone[series]
         if not far.any():
             return far
         past = self._deviations[:, series] - [median_of_others(of_sample) for of_sample in self._deviations[:, series]]

@@ -15,16 +15,18 @@ from gyroscope.advice.incidents.layer_values import Incident, LayerValues, jumpe
 from gyroscope.advice.layer_families import FUSED_PART
 
 # Logarithms of the quantities that a too large gradient changes in a layer, and the smallest deviation of each that
-# counts: over most layers, and for one layer alone.
+# counts, over most layers.
 FLOORS = {
     "gradient": limit.INCIDENT_FLOOR,
     "update": limit.INCIDENT_FLOOR,
     "denominator": limit.DENOMINATOR_FLOOR,
 }
+# The same for one layer alone: from its past, and from the other layers. Momentum keeps only part of a gradient between
+# samples, and small updates of all layers can hide that part, so updates need less distance from their past.
 LAYER_FLOORS = {
-    "gradient": limit.LAYER_FLOOR,
-    "update": limit.LAYER_FLOOR,
-    "denominator": limit.LAYER_DENOMINATOR_FLOOR,
+    "gradient": (limit.LAYER_FLOOR, limit.LAYER_FLOOR),
+    "update": (limit.INCIDENT_FLOOR, limit.LAYER_FLOOR),
+    "denominator": (limit.LAYER_DENOMINATOR_FLOOR, limit.LAYER_DENOMINATOR_FLOOR),
 }
 # Deviations of one layer that must be known. In the first steps denominators grow fast, in some layers more than in
 # others.
@@ -160,7 +162,7 @@ class Gradients:
     """Gradients, updates and Adam's denominators that are unusual for their past, in most layers at once or in one."""
 
     def __init__(self, layers: Sequence[str]) -> None:
-        self._baselines = {name: self._new_baseline(floor) for name, floor in FLOORS.items()}
+        self._baselines = {name: Baseline(SAMPLE_STAGES, floor) for name, floor in FLOORS.items()}
         parameters = [FUSED_PART.sub("", name) for name in layers]
         self._of_layers = LayerBaselines(parameters, list(LAYER_FLOORS.values()), list(NEEDED.values()))
         self._spacing = 0
@@ -187,7 +189,7 @@ class Gradients:
         series = dict(zip(series, table, strict=True))
         if jumped(now["lr"], self._lr, limit.MAX_SMOOTH_FACTOR).any():
             # The updates of some optimizers scale with another power of the learning rate.
-            self._baselines["update"] = self._new_baseline(FLOORS["update"])
+            self._baselines["update"] = Baseline(SAMPLE_STAGES, FLOORS["update"])
         self._lr = now["lr"]
         self._denominators = denominators
         if not is_first:
@@ -230,10 +232,6 @@ class Gradients:
         evidence = {name: exp(excess) for name, excess in found if excess > 0}
         evidence["beta2"] = float(now["beta2"][layer])
         return Incident("layer_gradient", now.since, now.step, now.step, (now.layers[layer],), "the layer", evidence)
-
-    @staticmethod
-    def _new_baseline(floor: float) -> Baseline:
-        return Baseline(SAMPLE_STAGES, floor)
 
 
 def _middle(values: Array) -> float:
