@@ -26,15 +26,13 @@ def did_you_mean(name: str, options: Iterable[str], *, most: int = 1, cutoff: fl
     'choose one of constant, cosine'
     """
     known = list(options)
-    close = get_close_matches(name, known, n=max(len(known), 1), cutoff=cutoff)
+
+    def distance(option: str) -> tuple[int, ...]:
+        # By difflib's ratio the shorter of two options that are one letter away is nearer: adam for adamv, not adamw.
+        matched = sum(block.size for block in SequenceMatcher(None, option, name).get_matching_blocks())
+        return max(len(name), len(option)) - matched, -matched, abs(len(name) - len(option)), known.index(option)
+
+    close = sorted(get_close_matches(name, known, n=max(len(known), 1), cutoff=cutoff), key=distance)
     if close:
-        # difflib prefers the shorter of two options that are one letter away, so adamv would be adam and not adamw.
-        nearest = sorted(close, key=lambda option: (*_distance(name, option), known.index(option)))
-        return f"did you mean {' or '.join(map(repr, nearest[:most]))}?"
+        return f"did you mean {' or '.join(map(repr, close[:most]))}?"
     return f"choose one of {', '.join(known[:listed])}{' …' * (len(known) > listed)}"
-
-
-def _distance(name: str, option: str) -> tuple[int, int, int]:
-    """Return how many letters differ, then how few match, then how much the lengths differ."""
-    matched = sum(block.size for block in SequenceMatcher(None, option, name).get_matching_blocks())
-    return max(len(name), len(option)) - matched, -matched, abs(len(name) - len(option))

@@ -295,6 +295,10 @@ def test_a_plan_has_the_same_look(live, tmp_path):
     tab.until(f"{drawn} === '#1b1f24'")
     tab.page.click("button.theme")
     tab.until(f"{drawn} === '#e6e9ec'")
+    curve = "document.querySelector('.js-plotly-plot').data[0].line.color"
+    assert tab.js(curve) == "#4aa8e0"
+    tab.page.click("button.theme")
+    tab.until(f"{curve} === '#0072b2'")
     assert tab.wrong == []
 
 
