@@ -32,7 +32,6 @@ def did_you_mean(name: str, options: Iterable[str], *, most: int = 1, cutoff: fl
         matched = sum(block.size for block in SequenceMatcher(None, option, name).get_matching_blocks())
         return max(len(name), len(option)) - matched, -matched, abs(len(name) - len(option)), known.index(option)
 
-    close = sorted(get_close_matches(name, known, n=max(len(known), 1), cutoff=cutoff), key=distance)
-    if close:
+    if close := sorted(get_close_matches(name, known, n=max(len(known), 1), cutoff=cutoff), key=distance):
         return f"did you mean {' or '.join(map(repr, close[:most]))}?"
     return f"choose one of {', '.join(known[:listed])}{' …' * (len(known) > listed)}"
