@@ -75,17 +75,17 @@ def plan(
     betas: Betas = None,
     momentum: Momentum = None,
     nesterov: Nesterov = None,
-    linearised: Annotated[bool | None, typer.Option("--linearised", help="Lion as in its paper")] = None,
+    linearised: Annotated[bool | None, typer.Option("--linearised", help="the paper's linear form of Lion")] = None,
     corrected_decay: Annotated[bool | None, typer.Option("--corrected-decay", help="AdamC: decay ∝ lr²")] = None,
     cautious_decay: Annotated[
-        bool | None, typer.Option("--cautious-decay", help="decay only entries that the update shrinks (cautious)")
+        bool | None, typer.Option("--cautious-decay", help="decay only the entries that the update shrinks")
     ] = None,
     steps: Annotated[int | None, whole("length of the run, by default 10000")] = None,
     schedule: Annotated[str | None, typer.Option(help="constant, linear, cosine, wsd, step or inverse_sqrt")] = None,
     warmup: Annotated[int | None, whole("steps of linear warmup, part of the run")] = None,
     final: Final = None,
     decay: Decay = None,
-    milestones: Annotated[str | None, typer.Option(help="of the step schedule, such as 6000,8000")] = None,
+    milestones: Annotated[str | None, typer.Option(help="steps at which lr drops, such as 6000,8000")] = None,
     factor: Annotated[float | None, numeric("factor of the step schedule at each milestone")] = None,
     fan_in: FanIn = None,
     shape: Shape = None,
@@ -123,7 +123,7 @@ def transfer(
     weight_decay: WeightDecay = None,
     betas: Betas = None,
     momentum: Momentum = None,
-    batch: Annotated[str | None, typer.Option(help="of the tuned run, such as 0.5M (tokens or samples)")] = None,
+    batch: Annotated[str | None, typer.Option(help="batch of the tuned run, such as 0.5M tokens")] = None,
     tokens: Annotated[str | None, typer.Option(help="length of the tuned run, for example 10B")] = None,
     samples: Annotated[str | None, typer.Option(help="length of the tuned run in samples")] = None,
     steps: Annotated[str | None, typer.Option(help="length of the tuned run in steps")] = None,
@@ -328,7 +328,7 @@ def doctor(
     device: Annotated[str | None, typer.Option(help="cpu, cuda:1, mps, … By default cuda if there is one")] = None,
     as_json: AsJson = False,
 ) -> int:
-    """Check this installation, and print a block for an issue."""
+    """Check this installation, and print a summary for bug reports."""
     from gyroscope.doctor import examine
 
     with progress_bar("checking") as progress:

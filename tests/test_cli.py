@@ -150,7 +150,7 @@ def test_a_betas_warning_for_an_unstable_pair(capsys):
         ("plan adamw --betas 0.9", "betas=(0.9,)", "pair"),
         ("plan adamw --betas a,b", "betas='a,b'", "commas"),
         ("plan sgdm --momentum 1.5", "momentum=1.5", "below 1"),
-        ("plan adamx", "'adamx'", "did you mean"),
+        ("plan adamv", "'adamv'", "did you mean 'adamw'"),
         ("plan qqq", "'qqq'", "choose one of adamw"),
         ("plan adamw --compare lionn", "'lionn'", "did you mean 'lion'"),
         ("plan adamw --steps 0", "steps=0", "1 or above"),

@@ -20,8 +20,6 @@ from gyroscope.spelling import did_you_mean
 
 Override = str | Mapping[str, Any] | None
 SPLIT = ("granularity", "axis", "group_size")
-# Columns of the printed description.
-WIDTH = 160
 
 
 @final
@@ -47,7 +45,7 @@ class ParamGroups(list[dict[str, Any]]):
                 reason = self._reasons[name] + ("" if parameter.requires_grad else ", frozen")
                 decay = f"{group['weight_decay']:g}"
                 table.add_row(str(number), name, shape, _vectors(group, parameter), decay, options, reason)
-        return to_text(table, WIDTH)
+        return to_text(table, width=160)
 
 
 def param_groups(

@@ -64,7 +64,7 @@ def train(
         Literal["initial", "equilibrium", "equilibrium+embeddings"],
         typer.Option(help="initial weights of the network, or rescaled to the norms of equilibrium"),
     ] = "initial",
-    init_scale: Annotated[float, numeric("factor of the initial weights that rotate, applied before --start")] = 1.0,
+    init_scale: Annotated[float, numeric("factor for initial weights that rotate, applied before --start")] = 1.0,
     gain: Annotated[bool, typer.Option("--gain", help="add a learnable gain to each weight vector")] = False,
     epochs: Annotated[float | None, numeric("length of the run, 10 if neither this nor --steps is given")] = None,
     steps: Annotated[int | None, whole("length of the run in steps")] = None,
@@ -78,10 +78,11 @@ def train(
     accumulate: Annotated[int, whole("batches that make one step")] = 1,
     clip: Annotated[float | None, numeric("largest norm of the whole gradient")] = None,
     norm: Annotated[str, typer.Option(help="batch, layer, group, weight or none, for image networks")] = "batch",
-    shrink: Annotated[int, whole("average squares of pixels with this side")] = 1,
+    shrink: Annotated[int, whole("factor by which images are scaled down")] = 1,
     augment: Annotated[bool, typer.Option("--augment", help="crop and flip images at random")] = False,
     precision: Annotated[
-        Literal["float32", "bf16", "pure-bf16"], typer.Option(help="of the computation (pure-bf16: and the weights)")
+        Literal["float32", "bf16", "pure-bf16"],
+        typer.Option(help="precision of the computation (pure-bf16: also of weights)"),
     ] = "float32",
     compile: Annotated[bool, typer.Option("--compile", help="torch.compile the model")] = False,
     seed: Annotated[int, whole("seed of initial weights and batches")] = 0,

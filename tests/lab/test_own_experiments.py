@@ -136,6 +136,7 @@ def test_a_folder_is_listed_alone_and_its_helpers_are_imported(folder, capsys):
 @pytest.mark.parametrize(
     ("argv", "file", "words"),
     [
+        ("lab show x --from experiments", "", "(`gyroscope lab list --from experiments` shows all)"),
         ("lab list --from nowhere", "", "'nowhere' has no experiments"),
         ("lab run experiments/batch_norm_angel --from experiments", "", "did you mean 'experiments/batch_norm_angle'"),
         ("lab run experiments/batch_norm_angle --size paper --from experiments", "", "has no PAPER config"),

@@ -214,6 +214,29 @@ def test_the_table_sorts_and_filters(imbalanced):
     assert tab.wrong == []
 
 
+def test_a_long_layer_name_stays_on_one_line_of_the_table(browser, tmp_path):
+    kinds = ("transformer.h.{}.attn.c_proj.weight", "encoder.layers.{}.self_attn.out_proj.weight")
+    names = [kind.format(block) for kind in kinds for block in (9, 10, 11)]
+    # Labels leave out what most names share, which is nothing here.
+    make.run_at(tmp_path / "gpt", make.healthy(**{**make.SMALL, "names": ("embedding", *names)}))
+    tab = opened(browser, tmp_path, ["gpt"], viewport={"width": 760, "height": 900})
+    for family in tab.page.locator("#layers-table .family").all():
+        family.click()
+    # The number of members that follows a family's name may begin a line.
+    lines = """[...document.querySelectorAll("#layers-table td:first-child button")].map(({ firstChild }) => {
+        const name = firstChild.data.split(" ")[0], text = document.createRange();
+        text.setStart(firstChild, 0);
+        text.setEnd(firstChild, name.length);
+        return [name, new Set([...text.getClientRects()].map(box => Math.round(box.top))).size];
+    })"""
+    drawn = dict(tab.js(lines))
+    assert {*names, *(kind.format("*") for kind in kinds)} < set(drawn)
+    assert [name for name, count in drawn.items() if count > 1] == []
+    tab.until("document.documentElement.scrollWidth <= 760")  # the table scrolls in its own frame
+    assert tab.wrong == []
+    tab.close()
+
+
 def test_the_table_and_the_verdict_say_that_a_layer_is_not_finite(browser, tmp_path):
     diverging(tmp_path / "lost")
     tab = opened(browser, tmp_path, ["lost"])
@@ -272,6 +295,10 @@ def test_a_plan_has_the_same_look(live, tmp_path):
     tab.until(f"{drawn} === '#1b1f24'")
     tab.page.click("button.theme")
     tab.until(f"{drawn} === '#e6e9ec'")
+    curve = "document.querySelector('.js-plotly-plot').data[0].line.color"
+    assert tab.js(curve) == "#4aa8e0"
+    tab.page.click("button.theme")
+    tab.until(f"{curve} === '#0072b2'")
     assert tab.wrong == []
 
 

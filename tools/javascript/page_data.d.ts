@@ -69,7 +69,7 @@ interface Comparison { first: number; second: number; difference: number; p_valu
 type Trace = Record<string, any>;
 type Layout = Record<string, any>;
 interface Figure extends HTMLElement {
-  layout?: Layout;
+  layout?: Layout; data: Trace[];
   on(event: string, listener: (event: { points: { x: any; y: any; customdata: any }[] }) => void): void;
   removeAllListeners(event: string): void;
 }
@@ -78,14 +78,14 @@ interface PageElement extends Figure { value: any; max: any }
 // Light and dark: theme.js. render/theme.py sets the colours.
 interface Theme {
   listeners: (() => void)[]; chosen: boolean | null; dark: boolean; paper: boolean; system: MediaQueryList; readonly wanted: boolean;
-  of(name: string): string; paint(dark?: boolean): void; families(): void; layout(): Layout; figures(): void; start(): void; colours: string[];
+  of(name: string): string; paint(dark?: boolean): void; families(): void; layout(): Layout; figures(): void; start(): void; colours: string[]; shade(colour: string): string;
 }
 // Scripts ask only for elements that their page has.
 interface Document { getElementById(id: string): PageElement }
 interface ParentNode { querySelector(selectors: string): PageElement }
 declare const Plotly: {
   react(figure: Element, traces: Trace[], layout: Layout, config: object): void;
-  relayout(figure: Element, layout: Layout): void;
+  update(figure: Element, traces: Trace, layout: Layout): void;
   purge(figure: Element): void;
 };
 

@@ -191,9 +191,7 @@ def options_of(arguments: Group) -> Group:
 
 def merged(saved: Group, present: Group, name: str) -> Group:
     """Return the options of a saved group, and the present ones that it lacks."""
-    refused = sorted(option for option in REFUSED if saved.get(option))
-    if refused:
-        option = refused[0]
+    for option in sorted(option for option in REFUSED if saved.get(option)):
         raise ValueError(f"the saved state was made with {option}={saved[option]!r}, which {name} does not have")
     loaded = {option: value for option, value in saved.items() if option not in TORCH_ONLY | REFUSED}
     return {**{option: value for option, value in present.items() if option != "params"}, **loaded}

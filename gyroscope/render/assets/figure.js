@@ -1,15 +1,12 @@
 "use strict";
 // What all pages with figures share: small helpers, figures by Plotly in the colours of the page, tables that sort.
-const COLOURS = Look.colours;
-/** @type {Record<string, string>} */
-const DARKER = { "#0072b2": "#4aa8e0", "#999999": "#b5b5b5" }; // lighter colours for a dark background
 
 /** @type {(id: string) => PageElement} */
 const $ = id => document.getElementById(id);
 /** @type {(text: unknown) => string} */
 const plain = text => String(text).replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;"); // for Plotly
 /** @type {(number: number) => string} */
-const colour = number => { const one = COLOURS[number % COLOURS.length]; return Look.dark ? DARKER[one] ?? one : one; };
+const colour = number => Look.shade(Look.colours[number % Look.colours.length]);
 /** @type {(hex: string, alpha?: number) => string} */
 const faint = (hex, alpha = 0.18) => hex + Math.round(alpha * 255).toString(16).padStart(2, "0");
 /** @type {(x: Known | undefined, digits?: number) => string} */

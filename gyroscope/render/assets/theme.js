@@ -29,6 +29,8 @@ const Look = {
       hoverlabel: { bgcolor: Look.of("card"), bordercolor: Look.of("line"), font: { color: Look.of("text") } },
     };
   },
+  // The lighter one of a pair of colours on a dark background.
+  shade: colour => [["#0072b2", "#4aa8e0"], ["#999999", "#b5b5b5"]].find(pair => pair.includes(colour))?.[Number(Look.dark)] ?? colour,
   // Repaint figures that were drawn elsewhere.
   figures() {
     for (const figure of /** @type {NodeListOf<Figure>} */ (document.querySelectorAll(".js-plotly-plot"))) {
@@ -36,7 +38,8 @@ const Look = {
       Object.assign(layout, Look.paper ? { width: figure.parentElement?.clientWidth } : { width: null, autosize: true });
       for (const name of Object.keys(figure.layout ?? {}))
         if (/^[xy]axis/.test(name)) for (const [key, value] of Object.entries(axis)) layout[`${name}.${key}`] = value;
-      Plotly.relayout(figure, layout);
+      const shades = figure.data.map(trace => Look.shade(trace.line?.color ?? trace.marker?.color));
+      Plotly.update(figure, { "line.color": shades, "marker.color": shades }, layout);
     }
   },
   // Rows of a family of layers open and close by a click on its name.

@@ -93,8 +93,9 @@ def entry_of(name: str, source: Path | None = None) -> CatalogueEntry:
     entries = catalogue(source)
     if name in entries:
         return entries[name]
-    near = did_you_mean(name.lower().replace("_", "/", 1), entries, most=3, cutoff=0.4)
-    raise ValueError(f"there is no experiment {name!r}: {near} (`gyroscope lab list` shows all)")
+    near = did_you_mean(name.lower().replace("_", "/", 1), entries, most=3, cutoff=0.4, listed=3)
+    place = "" if source is None else f" --from {source}"
+    raise ValueError(f"there is no experiment {name!r}: {near} (`gyroscope lab list{place}` shows all)")
 
 
 def implemented_entry(name: str, source: Path | None = None) -> CatalogueEntry:

@@ -98,7 +98,7 @@ def test_a_paper_stands_for_all_that_can_be_run_of_it():
     [
         ("lab run smd/fg4", "'smd/fg4'", "did you mean 'smd/fig4'"),
         ("lab show smd_fig4", "'smd_fig4'", "did you mean 'smd/fig4'"),
-        ("lab run qqq", "'qqq'", "gyroscope lab list"),
+        ("lab show x", "'x'", "choose one of re/fig1, re/fig2, re/fig3 … (`gyroscope lab list` shows all)"),
         ("lab run re/fig2", "'re/fig2'", "a drawing"),
         ("lab run smd/fig4 --size huge", "'huge'", "quick"),
         ("lab run smd/fig4 --seeds 0", "seeds=0", "1 or above"),
