@@ -109,10 +109,10 @@ def test_links_that_leave_the_site_become_text_and_the_readme_is_the_first_page(
 def test_results_are_split_by_part_and_links_lead_to_the_part():
     table = "| claim | outcome |\n|---|---|\n| a | holds |\n| b | **undecided** |\n"
     pages = site_results.split(
-        f"# Measured\n\nMethod.\n\nOf the claims, 1 hold.\n\n## Papers (2024): 1 done\n\n### re/fig_1\n\n{table}"
+        f"# Measured\n\nMethod.\n\nAll claims: 1 hold.\n\n## Papers (2024): 1 done\n\n### re/fig_1\n\n{table}"
     )
     assert list(pages) == ["results/README.md", "results/papers.md"]
-    assert pages["results/README.md"].startswith("# Measured\n\nOf the claims, 1 hold.\n")  # the answer is first
+    assert pages["results/README.md"].startswith("# Measured\n\nAll claims: 1 hold.\n")  # the answer is first
     assert pages["results/README.md"].rstrip().endswith("Method.")
     assert "| [Papers](papers.md) | 1 | 1 | 0 | 1 |" in pages["results/README.md"]
     assert pages["results/papers.md"].startswith("# Papers (2024): 1 done\n")
@@ -126,7 +126,7 @@ def test_results_are_split_by_part_and_links_lead_to_the_part():
 def test_every_claim_of_the_results_is_counted_on_the_first_page():
     index = site_results.split((ROOT / "results" / "README.md").read_text(encoding="utf-8"))["results/README.md"]
     held, missed, undecided = map(
-        int, re.search(r"Of the claims, (\d+) of \d+ hold, (\d+) not, (\d+) undecided", index).groups()
+        int, re.search(r"All claims: (\d+) of \d+ hold, (\d+) not, (\d+) undecided", index).groups()
     )
     rows = [row.split(" | ") for row in re.findall(r"^\| \[.*$", index, re.MULTILINE)]
     sums = [sum(int(row[column].rstrip(" |")) for row in rows) for column in (2, 3, 4)]

@@ -22,7 +22,7 @@ def split(text: str) -> dict[str, str]:
         rows.append(f"| [{name}]({file}) | {len(EXPERIMENT.findall(body))} | {' | '.join(map(str, counts))} |")
         experiments = EXPERIMENT.sub(r"## \1", body)
         pages[f"results/{file}"] = f"# {title}\n\n[All results](README.md)\n{experiments}"
-    head, answer, counts_by_kind = introduction.partition("Of the claims,")
+    head, answer, counts_by_kind = introduction.partition("All claims:")
     title, _, reading = head.partition("\n")
     listed = "\n".join(rows)
     index = f"{title}\n\n{(answer + counts_by_kind).strip()}\n\n{listed}\n\n## How to read the numbers\n{reading}"

@@ -11,12 +11,12 @@ KINDS = ("Too small: ", "The paper's premise: ", "Not the paper's claim: ")
 
 # Sentences that several experiments share.
 _BETTER = (
-    "Too small: the variant is better than its base by more than the margin, probably because hundreds of steps are "
-    "mostly the transition to equilibrium, which the variant does not have."
+    "Too small: the variant is better than its base by more than the margin, probably because much of a short "
+    "run is the transition to equilibrium, which the variant does not have."
 )
 _WORSE = (
-    "Too small: the variant is worse than its base by more than the margin. In the few steps of these runs it probably "
-    "loses what the base gains by a rotation other than that of equilibrium."
+    "Too small: the variant is worse than its base by more than the margin. In a short run it probably loses what the "
+    "base gains by a rotation other than that of equilibrium."
 )
 _OURS_OF_TABLES = (
     "Not the paper's claim: the paper neither follows the base's forecast nor starts from equilibrium norms."

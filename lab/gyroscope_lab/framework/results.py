@@ -151,7 +151,7 @@ def write_readme(out: Path, source: Path | None = None) -> None:
 
     records = [record for name in catalogue(source) if (record := ExperimentRecord.read(out, name)) is not None]
     claims = [claim for record in records for claim in record.claims]
-    parts = [README_HEAD, f"Of the claims, {count_outcomes(claims)}.\n"]
+    parts = [README_HEAD, f"All claims: {count_outcomes(claims)}.\n"]
     if source is None:
         parts.append(counts_table(records))
     for prefix, heading in headings(source).items():

@@ -42,7 +42,7 @@ class Config(MomentaConfig):
 
 # Few vectors, a large decay.
 QUICK = Config()
-# A decay and a fan-in of real training. Time grows with the vectors, and twelve per start average 8,000 late steps each.
+# A decay and a fan-in of real training. Twelve vectors per start average 8,000 late steps each.
 PAPER = Config(decay=2.5e-4, fan_in=4096, seeds=5)
 
 

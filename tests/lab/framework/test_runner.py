@@ -253,7 +253,7 @@ def test_a_claim_that_does_not_hold_or_is_undecided_is_shown_as_such(outcome, co
     (tmp_path / "sp" / "eq44.json").write_text(json.dumps(data))
     write_readme(tmp_path)
     assert f"| **{outcome}** |" in (tmp_path / "README.md").read_text()
-    assert f"Of the claims, {counted}." in (tmp_path / "README.md").read_text()
+    assert f"All claims: {counted}." in (tmp_path / "README.md").read_text()
     assert outcome in shell(capsys, "lab", "show", "sp/eq44", "--out", tmp_path)[1]
     printed = io.StringIO()
     Console(width=200, file=printed).print(catalogue_text(tmp_path))  # wide, so that no line is broken
