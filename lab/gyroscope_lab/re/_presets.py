@@ -58,7 +58,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     },
     "gpt": {**_GPT, "lr": 5e-3},
     "transformer-s": {**_TRANSFORMER_S, "weight_decay": 1e-4},
-    # The best shot of its variant, which at 1e-4 hardly turns.
+    # The best shot of its variant, which at 1e-4 hardly rotates.
     "transformer-s-best": {**_TRANSFORMER_S, "weight_decay": 0.2},
     # Table 5: the study of sensitivity.
     "resnet18-sgd": {**_RESNET18, "optimizer": "sgd", "lr": 0.5, "weight_decay": 1e-4},
