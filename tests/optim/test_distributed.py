@@ -95,7 +95,8 @@ def trained(
     """Train from step `start` on each process's share of the batches; collectives of the first and the last step."""
     counts = []
     for step in range(start, start + steps):
-        x = torch.randn(12, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(step))
+        # With seeds from 0 on a gradient nearly cancels, and Adam divides by √v, which amplifies the order of sums.
+        x = torch.randn(12, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(100 + step))
         optimizer.zero_grad()
         model(x[rank::world]).sin().mean().backward()
         if step in (start, start + steps - 1):
@@ -279,10 +280,8 @@ def folder(tmp_path_factory) -> Path:
 
 
 def assert_same(together: list[torch.Tensor], weights: list[torch.Tensor]) -> None:
-    # Processes add in another order. Adam divides by √v, which amplifies that difference of 1e-16 for entries whose
-    # gradients nearly cancel, to 2e-10 on some processors.
     for ours, theirs in zip(together, weights, strict=True):
-        torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-9)
+        torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-12)
 
 
 @every_row

@@ -38,8 +38,8 @@ const Look = {
       Object.assign(layout, Look.paper ? { width: figure.parentElement?.clientWidth } : { width: null, autosize: true });
       for (const name of Object.keys(figure.layout ?? {}))
         if (/^[xy]axis/.test(name)) for (const [key, value] of Object.entries(axis)) layout[`${name}.${key}`] = value;
-      const shades = figure.data.map(trace => Look.shade(trace.line?.color ?? trace.marker?.color));
-      Plotly.update(figure, { "line.color": shades, "marker.color": shades }, layout);
+      const shades = (/** @type {string} */ part) => figure.data.map(trace => Look.shade(trace[part]?.color));
+      Plotly.update(figure, { "line.color": shades("line"), "marker.color": shades("marker") }, layout);
     }
   },
   // Rows of a family of layers open and close by a click on its name.

@@ -16,7 +16,7 @@ from gyroscope_lab.smd._prescribed_gradients import (
     uniform_noise,
 )
 
-COST = {"quick": "40 s", "paper": "10 min"}
+COST = {"quick": "40 s", "paper": "30 min"}
 # L of the two groups of vectors: gradients that differ tenfold.
 LEVELS = (1.0, 100.0)
 # ‖w_0‖² over its equilibrium, half of each group.

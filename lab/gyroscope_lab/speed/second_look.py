@@ -14,14 +14,23 @@ from typing import Any
 
 import numpy as np
 
-from gyroscope_lab.framework.claims import Claim, at_least, at_most
+from gyroscope_lab.framework.claims import Claim
 from gyroscope_lab.framework.experiment import Result
 from gyroscope_lab.framework.figures import COLOURS, Figure, Panels
-from gyroscope_lab.speed._alarm import FEWEST_HITS, MOST_FALSE_ALARMS, Confusion
+from gyroscope_lab.speed._alarm import Confusion
 from gyroscope_lab.speed._chosen import ALARMS, WITHOUT_SGD
 from gyroscope_lab.speed._runs import Runs, table
 from gyroscope_lab.speed._summary import write_summary as write_summary  # the runner calls it
-from gyroscope_lab.speed.speedometer import EMBEDDED, EVERYWHERE, MOST_REGRET, OPTIMIZERS, ROTATIONS, TASKS, Config
+from gyroscope_lab.speed.speedometer import (
+    EMBEDDED,
+    EVERYWHERE,
+    MOST_REGRET,
+    OPTIMIZERS,
+    ROTATIONS,
+    TASKS,
+    Config,
+    alarm_claims,
+)
 from gyroscope_lab.speed.speedometer import measure as measure  # the same trainings
 
 CLAIMS = {
@@ -80,19 +89,12 @@ def by_task_and_seed(runs: Runs) -> list[Runs]:
 
 def claims(result: Result[Config]) -> list[Claim]:
     """Judge each alarm by the criterion."""
-    judged = []
+    judged: list[Claim] = []
     for chosen in ALARMS:
         alarm, values = chosen.candidate.alarm, chosen.candidate.values
         groups = by_task_and_seed(chosen.judged(table(result)))
         rates = [Confusion.of(alarm, own, values(own)).rates for own in groups]
-        for side in ("slow", "fast"):
-            false_alarms = [each[f"{side}_false"] for each in rates]
-            hits = [each[f"{side}_hits"] for each in rates if np.isfinite(each[f"{side}_hits"])]
-            sentence = f"{alarm.unit}: share of good runs marked as too {side}"
-            judged.append(at_most(sentence, MOST_FALSE_ALARMS, false_alarms))
-            # Without a run of this kind there is nothing to mark.
-            if hits:
-                judged.append(at_least(f"{alarm.unit}: share of too {side} runs marked", FEWEST_HITS, hits))
+        judged += alarm_claims(alarm.unit, rates)
     return judged
 
 

@@ -24,7 +24,6 @@ from typing import Any
 
 import numpy as np
 
-from gyroscope.tools import Array
 from gyroscope_lab.framework.arms import LOST
 from gyroscope_lab.framework.claims import Claim, at_least, at_most
 from gyroscope_lab.framework.experiment import Measurements, Result, Trial
@@ -172,35 +171,38 @@ def halves(result: Result[Config]) -> tuple[Runs, Runs]:
     return runs.where(~judges), runs.where(judges)
 
 
-def rates_by_task(candidate: Candidate, runs: Runs, rate: str) -> Array:
-    """Return a rate of an alarm for each task that has runs of the kind."""
+def rates_by_task(candidate: Candidate, runs: Runs) -> list[dict[str, float]]:
+    """Return the rates of an alarm in each task. A rate is NaN if the task has no runs of the kind."""
     values = candidate.values(runs)
     tasks = [runs.task == task for task in np.unique(runs.task)]
-    rates = [Confusion.of(candidate.alarm, runs.where(own), values[own]).rates[rate] for own in tasks]
-    return np.array([each for each in rates if np.isfinite(each)] or [np.nan])
+    return [Confusion.of(candidate.alarm, runs.where(own), values[own]).rates for own in tasks]
 
 
-def alarm_claims(candidate: Candidate, judging: Runs) -> list[Claim]:
-    """Judge an alarm on held-out runs by what was asked of it."""
-    unit = candidate.alarm.unit
-    claims = []
-    for side in ("slow", "fast"):
-        false_alarms = rates_by_task(candidate, judging, f"{side}_false")
-        hits = rates_by_task(candidate, judging, f"{side}_hits")
-        claims += [
-            at_most(f"{unit}: share of good runs marked as too {side}", MOST_FALSE_ALARMS, false_alarms),
-            at_least(f"{unit}: share of too {side} runs marked", FEWEST_HITS, hits),
-        ]
-    return claims
+def alarm_claims(unit: str, rates: list[dict[str, float]]) -> list[Claim]:
+    """Judge an alarm by its rates. A kind of runs that nobody has decides nothing, so its claim is left out."""
+    sentences = [
+        claim
+        for side in ("slow", "fast")
+        for claim in (
+            (at_most, f"share of good runs marked as too {side}", MOST_FALSE_ALARMS, f"{side}_false"),
+            (at_least, f"share of too {side} runs marked", FEWEST_HITS, f"{side}_hits"),
+        )
+    ]
+    judged = []
+    for judge, sentence, bound, rate in sentences:
+        measured = [each[rate] for each in rates if np.isfinite(each[rate])]
+        if measured:
+            judged.append(judge(f"{unit}: {sentence}", bound, measured))
+    return judged
 
 
 def claims(result: Result[Config]) -> list[Claim]:
     """Judge the chosen alarm and the baselines on held-out tasks, the scatter of units, and suggestions."""
     choosing, judging = halves(result)
     chosen = chosen_candidate(choosing)
-    judged = alarm_claims(chosen, judging)
+    judged = alarm_claims(chosen.alarm.unit, rates_by_task(chosen, judging))
     for baseline in baselines(choosing).values():
-        judged += alarm_claims(baseline, judging)
+        judged += alarm_claims(baseline.alarm.unit, rates_by_task(baseline, judging))
     tuned = baselines(choosing)["lr over the median best one"]
     for name, candidate in candidates(choosing).items():
         ratio = [_scatter(candidate, own) / _scatter(tuned, own) for own in _by_seed(judging)]
