@@ -13,7 +13,6 @@ from gyroscope.planner.rule_settings import RULES
 
 NUMBERS = [0.0, 1e-320, 1e-200, 1e-8, 5e-4, 1e-3, 0.1, 0.5, 0.999999, 1.0, 3.0, 10.0, 1e3, 1e8, 1e200, 1e308]
 PAIRS = [(0.9, 0.999), (0.9, 0.5), (0.0, 0.0), (0.999999, 0.9999999), (0.9, 0.0), (0.5, 0.99)]
-# In this order, which tests/advice/recorded_findings.json depends on: settings are drawn by number.
 NAMES = (
     "adamw",
     "sgdm",
