@@ -77,12 +77,14 @@ def _refusing(path: str | os.PathLike[str]) -> Iterator[None]:
 
 
 def check_output(path: str | os.PathLike[str], inputs: Iterable[str | os.PathLike[str]]) -> None:
-    """Raise ValueError if a page at `path` would replace an input, or a file of an input folder, under any name.
+    """Raise ValueError if a file at `path` would replace an input, or a file of an input folder, under any name.
+
+    Only pages may be written into the folder of a run.
 
     >>> check_output("runs/first/report.html", ["runs/first"])
     >>> check_output("ckpt.pt", ["./ckpt.pt"])
     Traceback (most recent call last):
-    ValueError: 'ckpt.pt' is an input, and the page would replace it: choose another path for the page
+    ValueError: 'ckpt.pt' is an input, and the output would replace it: choose another path
     """
     target = Path(os.path.realpath(path))
     for each in inputs:
@@ -92,13 +94,11 @@ def check_output(path: str | os.PathLike[str], inputs: Iterable[str | os.PathLik
         if source == target or (
             target.is_file() and any(file.exists() and file.samefile(target) for file in (source, *below))
         ):
-            raise ValueError(
-                f"{os.fspath(path)!r} is an input, and the page would replace it: choose another path for the page"
-            )
+            raise ValueError(f"{os.fspath(path)!r} is an input, and the output would replace it: choose another path")
         if source in target.parents and not _is_page(target):
             raise ValueError(
-                f"{os.fspath(path)!r} is in the folder {os.fspath(each)!r}, where it could pass for a file of the run: "
-                "end its name in .html"
+                f"{os.fspath(path)!r} is in the folder {os.fspath(each)!r}, where it could pass for a file of the run. "
+                "Choose another path, or end the name of a page in .html"
             )
 
 

@@ -123,7 +123,7 @@ def test_a_page_never_replaces_an_input_by_whatever_name(kind, tmp_path):
     database.write_bytes(b"SQLite format 3")
     page = linked(kind, tmp_path / "page.html", database)
     for inputs in ([database], [tmp_path / "other", tmp_path / "run"]):
-        with pytest.raises(ValueError, match="is an input, and the page would replace it"):
+        with pytest.raises(ValueError, match="is an input, and the output would replace it"):
             check_output(page, inputs)
 
 
@@ -132,5 +132,5 @@ def test_a_page_in_the_folder_of_its_run_is_written_and_replaced_but_nothing_els
     for name in ("old.html", "new.HTM", "deep/new.html"):
         check_output(tmp_path / name, [tmp_path])
     for name in ("run.sqlite-wal", "deep/new"):
-        with pytest.raises(ValueError, match=r"end its name in \.html"):
+        with pytest.raises(ValueError, match=r"end the name of a page in \.html"):
             check_output(tmp_path / name, [tmp_path])

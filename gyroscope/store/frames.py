@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from gyroscope._files import replacing
+from gyroscope._files import check_output, replacing
 from gyroscope._types import Array, Int64
 from gyroscope.spelling import one_of
 from gyroscope.store.schema import STATISTICS
@@ -79,6 +79,7 @@ def export(runs: Sequence["Run"], path: str | os.PathLike[str]) -> None:
         raise ValueError(f"{path} ends in {suffix!r}: end it in .csv, .json or .parquet to choose the format")
     if suffix == ".parquet" and not any(map(_is_installed, ("pyarrow", "polars"))):
         raise ValueError(f"{path} needs pyarrow, which is not installed: pip install pyarrow, or export to .csv")
+    check_output(path, [run.path for run in runs])
     with replacing(path) as partial:
         formats[suffix](runs, partial)
 

@@ -282,7 +282,7 @@ def test_a_page_over_a_checkpoint_is_refused_before_anything_is_read(equilibrium
     before = file.read_bytes()
     for command in (["autopsy", str(file), "--html", str(file)], ["report", str(file), "-o", str(file)]):
         assert main(command) == 2
-        assert "is an input, and the page would replace it" in capsys.readouterr().err
+        assert "is an input, and the output would replace it" in capsys.readouterr().err
     assert file.read_bytes() == before
 
 

@@ -165,7 +165,7 @@ def test_a_report_over_the_database_of_its_run_is_refused(tmp_path, capsys):
     before = (path / "run.sqlite").read_bytes()
     code, _, said = run(capsys, "report", path, "-o", path / "run.sqlite")
     assert code == 2
-    assert "is an input, and the page would replace it" in said
+    assert "is an input, and the output would replace it" in said
     assert (path / "run.sqlite").read_bytes() == before
 
 

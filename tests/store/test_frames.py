@@ -182,3 +182,20 @@ def test_the_command_export_writes_several_runs_to_one_file(tmp_path, capsys):
     assert {row["run"] for row in csv_rows(out)} == {"first", "second"}
     assert main(["export", str(out)]) == 2
     assert "Missing argument 'RUN'. Example: gyroscope export" in capsys.readouterr().err
+
+
+def test_an_export_never_replaces_a_file_of_its_run_and_writes_nothing_beside_it(tmp_path, capsys):
+    path = tmp_path / "run"
+    logged_run(path).close()
+    before = {file.name: file.read_bytes() for file in path.iterdir()}
+    link = tmp_path / "table.csv"
+    link.symlink_to(path / "run.sqlite")
+    for out, words in (
+        (link, "is an input, and the output would replace it"),
+        (path / "table.csv", "is in the folder"),
+    ):
+        assert main(["export", str(path), str(out)]) == 2
+        said = capsys.readouterr().err
+        assert words in said
+        assert said.count("\n") == 1
+    assert {file.name: file.read_bytes() for file in path.iterdir()} == before
