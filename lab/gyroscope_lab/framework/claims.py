@@ -1,6 +1,7 @@
 """Claims and how they are judged: what was predicted, what was measured, and whether the claim holds."""
 
 import math
+import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -57,6 +58,11 @@ class Claim:
     def holds(self) -> bool:
         """Whether the measurement confirms the claim."""
         return self.outcome == ClaimOutcome.HOLDS
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether the sentence says in parentheses that the claim is not the paper's: (ours), (exact, ours)."""
+        return re.search(r"\((?:[^()]*, )?ours\)", self.sentence) is not None
 
 
 def count_outcomes(claims: Sequence[Claim]) -> str:

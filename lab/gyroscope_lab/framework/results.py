@@ -175,7 +175,7 @@ def counts_table(records: list[ExperimentRecord]) -> str:
 
 
 def _kind(record: ExperimentRecord, claim: Claim) -> str:
-    if record.id.split("/")[0] in OURS or "(ours)" in claim.sentence:
+    if record.id.split("/")[0] in OURS or claim.is_ours:
         return "ours"
     measured_on = "simulated weights" if record.id in SIMULATED else "trained networks"
     return f"of the papers, on {measured_on} ({record.data['size']} size)"

@@ -294,12 +294,13 @@ def test_claims_of_the_papers_and_ours_are_counted_apart():
         claims = [asdict(at_most(sentence, 1.0, [0.5])) for sentence in sentences]
         return ExperimentRecord({"id": id, "claims": claims, "size": "quick"})
 
-    records = [record("sp/eq44", "a", "b (ours)"), record("re/fig4", "c", "d"), record("beyond/memory", "e")]
+    sentences = ("a", "b (ours)", "c (exact, ours)", "d, ours is lower (87)")
+    records = [record("sp/eq44", *sentences), record("re/fig4", "e", "f"), record("beyond/one_law", "g")]
     lines = counts_table(records).splitlines()[2:]
     assert lines == [
-        "| of the papers, on simulated weights (quick size) | 1 | 0 | 0 |",
+        "| of the papers, on simulated weights (quick size) | 2 | 0 | 0 |",
         "| of the papers, on trained networks (quick size) | 2 | 0 | 0 |",
-        "| ours | 2 | 0 | 0 |",
+        "| ours | 3 | 0 | 0 |",
     ]
 
 
