@@ -1,5 +1,6 @@
 """The tracker: one line beside a training loop measures how fast each weight vector rotates."""
 
+import operator
 import os
 import re
 import time
@@ -9,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, final
+from typing import TYPE_CHECKING, Any, Self, SupportsIndex, cast, final
 from weakref import WeakMethod
 
 import numpy as np
@@ -33,6 +34,7 @@ from gyroscope.optim.registry import FALLBACKS
 from gyroscope.optim.rotational import refuse_inner
 from gyroscope.optimizers import Rules
 from gyroscope.store import Run, open_run
+from gyroscope.store.rows import LARGEST
 from gyroscope.store.writer import Status, status_after
 from gyroscope.theory.law import Weights
 
@@ -121,6 +123,8 @@ class Tracker:
     ) -> None:
         if rows is not None:
             check_count("rows", rows, at_least=1, meaning="or None for all vectors of a layer")
+        if start is not None:
+            start = _first_step_number(start)
         self.optimizers = Optimizers(optimizer, rules)
         refuse_inner(self.optimizers.members)
         self.samples = 0
@@ -505,6 +509,17 @@ def _timescale(group: Mapping[str, Any], optimizer: Optimizer, rules: Rules | No
     with np.errstate(all="ignore"):
         timescale = rule.at(lr * rate_factor(rule, group), Weights()).timescale
     return float("inf") if timescale is None or np.isnan(timescale) else float(timescale)
+
+
+def _first_step_number(start: object) -> int:
+    """Return `start` as an int. Raise unless a run can store a step of that number."""
+    try:
+        number = operator.index(cast(SupportsIndex, start))
+    except TypeError:
+        raise TypeError(f"start={start!r} must be a whole number: that of the first step, 0 by default") from None
+    if not 0 <= number <= LARGEST:
+        raise ValueError(f"start={start!r} must lie between 0 and 2**53: the number of the first step")
+    return number
 
 
 def _expression(name: str, text: str | None) -> re.Pattern[str] | None:

@@ -42,9 +42,14 @@ def row_checksum(values: Sequence[Value]) -> int:
 
 
 def insert(connection: sqlite3.Connection, table: str, columns: Sequence[Value], otherwise: str = "") -> None:
-    """Store a row and its checksum. The checksum includes the id, so a row under another id does not match."""
+    """Store a row and its checksum. Raise `ValueError` if a reader would refuse it.
+
+    The first column is the id. The checksum includes it, so a row under another id does not match.
+    """
     marks = ", ".join("?" * len(TABLES[table]))
     connection.execute(f"INSERT {otherwise} INTO {table} VALUES ({marks})", (*columns, row_checksum(columns)))
+    # Nothing that is committed may make a reader refuse the whole run.
+    read_rows(connection, table, "WHERE id = ?", columns[0])
 
 
 def next_id(connection: sqlite3.Connection, table: str) -> int:
@@ -111,10 +116,15 @@ def read_layers(connection: sqlite3.Connection) -> Layers:
     layers = {}
     for index, name, shape, *rest, rows in read_rows(connection, "layer"):
         layer = LayerInfo(*(name, _whole_list(shape), *rest, None if rows is None else _whole_list(rows)))
-        if layer.group > MAX_GROUPS:
-            raise ValueError(f"layer.param_group is {layer.group}, which is above {MAX_GROUPS:,}")
+        check_group(layer)
         layers[name] = (index, layer)
     return layers
+
+
+def check_group(layer: LayerInfo) -> None:
+    """Raise `ValueError` if the number of a layer's parameter group is one that no page can list."""
+    if layer.group > MAX_GROUPS:
+        raise ValueError(f"{layer.name!r} is in parameter group {layer.group}, but a run has at most {MAX_GROUPS:,}")
 
 
 def _whole_list(text: str) -> tuple[int, ...]:

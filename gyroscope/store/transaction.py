@@ -126,7 +126,8 @@ class WriterConnection:
         """Set the final status of the run, and the number of its last step if that is known."""
         self._session.status, last_step = end
         if last_step is not None:
-            self._session.last_step = last_step
+            # SQLite would store NumPy's integers as blobs.
+            self._session.last_step = int(last_step)
 
     def write_sample(self, connection: sqlite3.Connection, sample: Sample) -> None:
         """Store a sample instead of an earlier one of its step."""

@@ -24,7 +24,7 @@ from gyroscope._json import clean_text
 from gyroscope._types import Array, Int64
 from gyroscope._worker import Worker
 from gyroscope.store.database import explain, file_of, name_of
-from gyroscope.store.rows import BlobLayout
+from gyroscope.store.rows import BlobLayout, check_group
 from gyroscope.store.schema import LayerInfo, Quantity, RunError, Sample
 from gyroscope.store.session import HEARTBEAT, open_for_writing
 from gyroscope.store.transaction import Item, TakenOverError, WriterConnection
@@ -117,6 +117,10 @@ class Writer:
 
     def add_layer(self, layer: LayerInfo) -> int:
         """Return the index of a layer in samples. A layer of a known name keeps its index."""
+        try:
+            check_group(layer)
+        except ValueError as error:
+            raise RunError(f"{self.path} cannot have this layer: {error}. Make fewer groups.") from None
         layer = replace(layer, name=clean_text(layer.name), rule=layer.rule and clean_text(layer.rule))
         fresh = 1 + max((index for index, _ in self._layers.values()), default=-1)
         index, known = self._layers.setdefault(layer.name, (fresh, layer))
@@ -190,7 +194,10 @@ class Writer:
         atexit.unregister(self._at_exit)
         if self._unsaved:
             reason = self._failure or f"{self._file} could not be written within {MAX_WAIT_SECONDS:.0f} seconds."
-            self._failure = f"{reason} {self._unsaved} samples are lost."
+            lost = self._unsaved + self._dropped
+            self._failure = f"{reason} {'1 sample is' if lost == 1 else f'{lost} samples are'} lost."
+            # The run cannot tell their number, so it is said even if the failure was.
+            self._warned = False
         elif not done:
             self._failure = self._failure or f"{self._file} could not be closed within {MAX_WAIT_SECONDS:.0f} seconds."
         self._warn()
@@ -229,7 +236,7 @@ class Writer:
                     self._store([item])
                 return
             self._count(dropped=samples)
-            self._fail(f"{self._file} cannot take a sample: {error}.")
+            self._fail(f"{self._file} cannot take a {'sample' if samples else 'row'}: {error}.")
         self._count(unsaved=-samples)
 
     def _commit(self, items: list[Item]) -> None:

@@ -296,6 +296,38 @@ def test_a_tracker_that_resumes_the_run_of_another_takes_it_over_and_nothing_is_
     assert run.status == "finished"
 
 
+@pytest.mark.parametrize(
+    ("start", "error"),
+    [
+        *[(start, ValueError) for start in (-1, 2**53 + 1, 2**63 - 3, np.int64(-1))],
+        *[(start, TypeError) for start in (2.5, float("nan"), "10", np.float64(10))],
+    ],
+    ids=repr,
+)
+def test_a_first_step_that_no_run_can_store_is_refused_and_the_run_stays_as_it_is(start, error, tmp_path):
+    model = two_layers()
+    optimizer = adamw(model)
+    with gyro.Tracker(model, optimizer, tmp_path, every=1):
+        train(model, optimizer, 3)
+    before = (tmp_path / "run.sqlite").read_bytes()
+    with pytest.raises(error, match=r"start=.* must .*first step"):
+        gyro.Tracker(model, optimizer, tmp_path, every=1, resume=True, start=start)
+    assert (tmp_path / "run.sqlite").read_bytes() == before
+
+
+@pytest.mark.parametrize("start", [np.int64(10), torch.tensor(10), 2**53 - 3], ids=repr)
+def test_a_run_goes_on_from_a_first_step_of_any_integer_type(start, tmp_path):
+    model = two_layers()
+    optimizer = adamw(model)
+    with gyro.Tracker(model, optimizer, tmp_path, every=1):
+        train(model, optimizer, 3)
+    with gyro.Tracker(model, optimizer, tmp_path, every=1, resume=True, start=start):
+        train(model, optimizer, 3)
+    run = open_run(tmp_path)
+    assert run.steps.tolist() == [0, 1, 2, *range(int(start), int(start) + 3)]
+    assert run.last_step == int(start) + 2
+
+
 def test_an_error_while_a_tracker_is_made_surfaces_as_itself(tmp_path):
     model = two_layers()
     gyro.Tracker(model, Turner(model.parameters(), angle=0.1), tmp_path).close()

@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from gyroscope.store import open_run
+from gyroscope.store import RunError, open_run
 from gyroscope.store import writer as writing
 from gyroscope.store.database import NETWORK_FILESYSTEMS, filesystem
 from tests.store import make
@@ -36,8 +36,10 @@ with warnings.catch_warnings(record=True) as said:
     if sys.argv[2] == "recovers":
         resource.setrlimit(resource.RLIMIT_FSIZE, limit)
         assert writer.flush()
+    before = len(said)
     writer.close()
-print(len(said), said[0].message)
+print(before, said[0].message)
+print([str(each.message) for each in said[before:]])
 """
 
 
@@ -46,10 +48,15 @@ print(len(said), said[0].message)
 def test_a_full_disk_is_one_warning_and_is_written_again_once_there_is_room(tmp_path, end):
     done = subprocess.run(make.python(FULL, tmp_path, end), cwd=make.ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith(f"1 {tmp_path / 'run.sqlite'} cannot")
-    assert done.stdout.endswith("Training goes on.\n")
+    first, at_the_end = done.stdout.splitlines()
+    assert first.startswith(f"1 {tmp_path / 'run.sqlite'} cannot")
+    assert first.endswith("Training goes on.")
     run = open_run(tmp_path)
     assert run.series("layer0", "lr")[0] == 0
+    if end == "stays full":
+        assert f" {201 - run.total} samples are lost." in at_the_end
+    else:
+        assert at_the_end == "[]"
     if end == "recovers":
         assert run.steps.tolist() == list(range(201))
         assert run.status == "finished"
@@ -66,7 +73,8 @@ def test_a_directory_that_disappears_is_one_warning(tmp_path):
         writer.flush()
     writer.put(make.sample(2))
     assert not writer.flush()  # a second warning would be an error here
-    writer.close()
+    with pytest.warns(RuntimeWarning, match="its directory was moved or deleted. 2 samples are lost"):
+        writer.close()
     assert list(tmp_path.iterdir()) == []
 
 
@@ -152,6 +160,56 @@ def test_what_the_database_cannot_take_is_dropped_and_what_comes_later_is_stored
     run = open_run(tmp_path)
     assert run.steps.tolist() == [1]
     assert run.notes[1:] == ["a lone surrogate \\udc80", "1 sample could not be stored."]
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        make.Sample(-1, 0.0, {0: make.layer_sample(0)}),
+        make.Sample(2**53 + 1, 0.0, {0: make.layer_sample(0)}),
+        make.Sample(2**63 - 1, 0.0, {0: make.layer_sample(0)}),
+        make.Sample(2**63, 0.0, {0: make.layer_sample(0)}),
+        make.Sample(1, np.inf, {0: make.layer_sample(0)}),
+        make.Sample(1, np.nan, {0: make.layer_sample(0)}),
+    ],
+    ids=lambda bad: f"step {bad.step}, time {bad.time}",
+)
+def test_a_sample_that_no_reader_takes_is_left_out_and_the_others_can_be_read(tmp_path, bad):
+    writer = make.writer(tmp_path)
+    writer.put(make.sample(0))
+    writer.put(bad)
+    with pytest.warns(
+        RuntimeWarning, match="cannot take a sample: .*(of the wrong type or size|NOT NULL constraint|too large)"
+    ):
+        writer.flush()
+    writer.put(make.sample(2))
+    writer.close()
+    run = open_run(tmp_path)
+    assert run.steps.tolist() == [0, 2]
+    assert run.notes[1:] == ["1 sample could not be stored."]
+
+
+@pytest.mark.parametrize(("last_step", "stored"), [(np.int64(5), 5), (-7, 2), (2**60, 2)])
+def test_no_last_step_makes_a_run_unreadable(tmp_path, last_step, stored):
+    writer = make.writer(tmp_path)
+    for step in range(3):
+        writer.put(make.sample(step))
+    if stored == 2:
+        with pytest.warns(RuntimeWarning, match="cannot take a row: .* of the wrong type or size"):
+            writer.close(last_step=last_step)
+    else:
+        writer.close(last_step=last_step)
+    run = open_run(tmp_path)
+    assert run.steps.tolist() == [0, 1, 2]
+    assert run.last_step == stored
+
+
+def test_a_layer_of_a_parameter_group_that_no_reader_takes_is_refused_at_once(tmp_path):
+    with make.writer(tmp_path) as writer:
+        writer.put(make.sample(0))
+        with pytest.raises(RunError, match=r"parameter group 10001.*at most 10,000"):
+            writer.add_layer(make.layer("another", group=10_001))
+    assert open_run(tmp_path).layers == ["layer0"]
 
 
 def test_without_a_thread_everything_is_stored_at_the_end(tmp_path, monkeypatch):

@@ -213,7 +213,8 @@ def test_a_writer_whose_run_was_resumed_elsewhere_stores_nothing_more(tmp_path):
     silent.put(make.sample(1))
     with pytest.warns(RuntimeWarning, match="is continued by another writer. This one stores nothing more"):
         assert not silent.flush()
-    silent.close()
+    with pytest.warns(RuntimeWarning, match="1 sample is lost"):
+        silent.close()
     with sqlite3.connect(tmp_path / "run.sqlite") as connection:
         assert connection.execute("SELECT step FROM sample").fetchall() == [(0,)]
 
