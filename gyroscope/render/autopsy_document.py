@@ -42,11 +42,11 @@ def _lines(autopsy: AutopsyData, width: int, explain: bool) -> Iterator[Renderab
     yield Text("")
     yield from findings_text(autopsy.findings, width, explain)
     yield Text("")
-    yield terminal_table(autopsy.table, width)
+    yield from terminal_table(autopsy.table, width)
     yield Text(filled(LEGEND, width), style="dim")
     if autopsy.drifts:
         yield Text("")
-        yield terminal_table(autopsy.drift_table, width)
+        yield from terminal_table(autopsy.drift_table, width)
 
 
 def _body(autopsy: AutopsyData) -> str:

@@ -8,7 +8,7 @@ from rich.text import Text
 from gyroscope.advice.phrases import format_number
 from gyroscope.render.rendered import TerminalText
 from gyroscope.render.terminal import filled, table
-from gyroscope.report.convert_data import LAYER_HEADER, Conversion
+from gyroscope.report.convert_data import Conversion
 
 SCHEDULE_HEADER = ("share of the run", "your multiplier", "converted")
 
@@ -19,12 +19,13 @@ def conversion_text(conversion: Conversion) -> TerminalText:
     def lines(width: int) -> Iterator[RenderableType]:
         yield Text(filled(conversion.answer, width), style="bold")
         yield Text(filled(" ".join(conversion.sentences()), width))
-        if conversion.layer_rows:
+        if len(conversion.layers) > 1:
             yield Text("")
-            yield table(LAYER_HEADER, conversion.layer_rows)
+            yield from table(*conversion.layer_table, width)
         rows = conversion.schedule_rows
         if rows:
             yield Text("")
-            yield table(SCHEDULE_HEADER, [[share, format_number(old), format_number(new)] for share, old, new in rows])
+            cells = [[share, format_number(old), format_number(new)] for share, old, new in rows]
+            yield from table(SCHEDULE_HEADER, cells, width)
 
     return TerminalText(lines)

@@ -5,7 +5,7 @@ from html import escape
 from typing import Any
 
 from gyroscope.advice.findings import Finding
-from gyroscope.report.layer_table import LayerTable
+from gyroscope.report.layer_table import LayerTable, heading
 
 # Figures side by side on a wide screen, one above the other on a phone.
 STRIPS_STYLE = """
@@ -35,7 +35,7 @@ def family_table(layers: LayerTable) -> str:
     """Return a table with a line for each family of layers. A click on its name shows or hides its members."""
     # The worst member is named below its family, because another column of names would push numbers off the page.
     has_worst = layers.header[-1] == "worst"
-    header = [" ".join(column.split("\n")).replace("- ", "") for column in layers.header[: -1 if has_worst else None]]
+    header = list(map(heading, layers.header[: -1 if has_worst else None]))
     lines = []
     for number, row in enumerate(layers.rows):
         name, *cells = row.cells[: len(header)]
@@ -54,7 +54,7 @@ def family_table(layers: LayerTable) -> str:
 def _cells(row: Sequence[str], header: Sequence[str]) -> str:
     """Return cells with their heading as an attribute, because a phone shows them one below the other."""
     named = zip(row, header, strict=True)
-    return "".join(f'<td data-label="{escape(heading)}">{escape(cell)}</td>' for cell, heading in named)
+    return "".join(f'<td data-label="{escape(title)}">{escape(cell)}</td>' for cell, title in named)
 
 
 def _table(header: Sequence[str], body: str) -> str:

@@ -16,7 +16,7 @@ from gyroscope.render.chart import chart
 from gyroscope.render.html import family_table, finding_items, page_head, picture
 from gyroscope.render.rendered import Document
 from gyroscope.render.terminal import family_table as terminal_table
-from gyroscope.render.terminal import findings_text, summary_text
+from gyroscope.render.terminal import filled, findings_text, summary_text
 from gyroscope.report.plan_data import PlanData, thinned
 from gyroscope.theory.layer_prediction import LayerPrediction
 
@@ -40,12 +40,14 @@ def _lines(plan: PlanData, width: int, explain: bool) -> Iterator[RenderableType
     labels = short_labels([prediction.name for prediction in plan.predictions])
     for prediction in plan.fastest_first(1):
         lines = chart_lines(prediction)
-        if lines:
+        if lines and len(lines[0]) <= width:
             shown = f"rotation of {labels[prediction.name]}, radians per step"
             yield Text(f"{shown} (dashed: equilibrium at that step's rate)")
             yield Text("\n".join(lines) + "\n")
+        elif lines:
+            yield Text(filled(f"No chart in {width} columns.", width) + "\n", style="dim")
     if len(plan.predictions) > 1:
-        yield terminal_table(plan.table, width)
+        yield from terminal_table(plan.table, width)
         yield Text("")
     yield from findings_text(plan.facts, width, explain)
 

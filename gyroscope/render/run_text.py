@@ -76,6 +76,6 @@ def _run(run: RunData, width: int, is_compared: bool) -> Iterator[RenderableType
     yield from (Text(filled("• " + note, width), style="dim") for note in run.notes)
     yield Text("")
     shapes = {layer.name: layer.shape for layer in run.layers}
-    yield family_table(layer_table(run.layers, COLUMNS, _distance, shapes), width)
+    yield from family_table(layer_table(run.layers, COLUMNS, _distance, shapes), width)
     if any(layer.summary["reference"] == "forecast" for layer in run.layers):
         yield Text(filled(FORECAST, width), style="dim")

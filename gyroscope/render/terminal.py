@@ -1,44 +1,53 @@
 """The common parts of plans, autopsies and reports in a terminal: tables of layers, and findings with marks."""
 
 from collections.abc import Iterator, Sequence
+from itertools import accumulate
 from textwrap import fill
 
-from rich.console import RenderableType
+from rich.console import JustifyMethod, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from gyroscope.advice.findings import MARKS, Finding, Severity
 from gyroscope.advice.layer_families import cut_middle
-from gyroscope.report.layer_table import LayerTable
+from gyroscope.report.layer_table import LayerTable, heading
 
-# Characters of a label that a narrow terminal still shows.
+# Characters of a label below which a column is left out instead.
 MIN_LABEL = 18
 STYLES: dict[Severity, str] = {"bad": "bold red", "warn": "yellow", "note": "cyan", "good": "green"}
 
 
-def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
-    """Draw one line for each row, names to the left and numbers to the right."""
+def table(
+    header: Sequence[str], rows: Sequence[Sequence[str]], width: int, labels: Sequence[int] = ()
+) -> Iterator[RenderableType]:
+    """Yield a line for each row, names to the left and numbers to the right, and which columns did not fit.
+
+    No cell is broken. Columns at the places `labels` are cut in the middle, and then the last columns are left out.
+    """
+    sizes = [max(map(len, [*column.split("\n"), *(row[i] for row in rows)])) + 1 for i, column in enumerate(header)]
+    least = [min(size, MIN_LABEL + 1) if place in labels else size for place, size in enumerate(sizes)]
+    # A label beside one column of numbers may be shorter, because without the numbers it would be useless.
+    count = max(sum(total <= width for total in accumulate(least)), 2 if labels else 1)
+    shown = [place for place in labels if place < count]
+    room = width - sum(size for place, size in enumerate(sizes[:count]) if place not in shown)
+    most = max(room // max(len(shown), 1) - 1, 1)
     drawn = Table(box=None, header_style="bold", padding=(0, 1, 0, 0))
-    for number, column in enumerate(header):
-        drawn.add_column(column, justify="right" if number else "left", overflow="fold")
+    for place, column in enumerate(header[:count]):
+        justify: JustifyMethod = "right" if place else "left"
+        drawn.add_column(column, justify=justify, overflow="fold", no_wrap=place not in labels)
     for row in rows:
-        drawn.add_row(*(Text(cell) for cell in row))
-    return drawn
+        drawn.add_row(*(Text(cut_middle(cell, most) if i in shown else cell) for i, cell in enumerate(row[:count])))
+    yield drawn
+    if count < len(header):
+        left_out = ", ".join(map(heading, header[count:]))
+        yield Text(filled(f"Not shown in {width} columns: {left_out}.", width), style="dim")
 
 
-def family_table(layers: LayerTable, width: int) -> Table:
-    """Draw one line for each family of layers. Labels are cut in the middle if numbers need the space."""
-    rows = [list(row.cells) for row in layers.rows]
-    headings = [max(map(len, column.split("\n"))) for column in layers.header]
-    needed = [max([heading, *(len(row[place]) for row in rows)]) + 1 for place, heading in enumerate(headings)]
+def family_table(layers: LayerTable, width: int) -> Iterator[RenderableType]:
+    """Yield one line for each family of layers. Labels are cut in the middle if numbers need the space."""
     # The name of the worst member has the same width as that of the family.
     names = [place for place, column in enumerate(layers.header) if column in ("layer", "worst")]
-    room = width - sum(size for place, size in enumerate(needed) if place not in names)
-    most = max(room // len(names) - 1, MIN_LABEL)
-    for row in rows:
-        for place in names:
-            row[place] = cut_middle(row[place], most)
-    return table(layers.header, rows)
+    yield from table(layers.header, [row.cells for row in layers.rows], width, names)
 
 
 def summary_text(sentences: Sequence[str], width: int) -> Iterator[RenderableType]:

@@ -39,14 +39,14 @@ def _lines(data: TransferData, width: int, explain: bool) -> Iterator[Renderable
     yield from _paragraph([*trust(data), *other_groups(data)], width)
     yield Text("")
     if len(data.groups.rows) > 1:
-        yield table(*data.groups)
+        yield from table(*data.groups, width)
         yield Text("")
     for row in data.chosen:
         yield from _paragraph(row_sentences(data, row), width)
     yield Text("\n".join(["", *data.settings, ""]), style="dim")
     # Notes are below the table, because the numbers fill a terminal of 80 columns.
     header, rows = data.rules
-    yield table(header[:-1], [row[:-1] for row in rows if row[-1] != SILENT])
+    yield from table(header[:-1], [row[:-1] for row in rows if row[-1] != SILENT], width)
     for note, names in data.notes.items():
         yield Text(filled(f"{note}: {', '.join(names)}", width, hang=2), style="dim")
     yield Text("")
@@ -55,7 +55,7 @@ def _lines(data: TransferData, width: int, explain: bool) -> Iterator[Renderable
     if data.check is not None:
         yield Text("\nMeasured", style="bold")
         yield from _paragraph(checked(data.check), width)
-        yield table(*data.check.table)
+        yield from table(*data.check.table, width)
     if explain:
         yield Text("\nSources", style="bold")
         for row in data.transfer.rows:

@@ -10,7 +10,7 @@ from gyroscope._json import dumps
 from gyroscope.advice.layer_families import join_words
 from gyroscope.advice.phrases import format_number, rule_text
 from gyroscope.report.plan_data import match_data
-from gyroscope.report.transfer_data import setting
+from gyroscope.report.transfer_data import Table, setting
 from gyroscope.theory import Match, Schedule, UpdateRule
 from gyroscope.theory.law import Weights
 
@@ -44,7 +44,6 @@ BACK_TO_ADAMW = {
     "Hyperball": (-0.018, 0.013, 0.097),
 }
 INPUTS = ("fan_in", "unit_grad_norm", "shape")
-LAYER_HEADER = ("layer", "lr", "weight decay")
 QUANTITIES = {"memory": "memory", "norm": "norm", "rotation": "rotation per step"}
 
 
@@ -117,17 +116,16 @@ class Conversion:
             yield "No trial of ours supports this conversion yet."
 
     @property
-    def layer_rows(self) -> list[list[str]]:
-        """The settings of each layer, under `LAYER_HEADER`, if there are several."""
+    def layer_table(self) -> Table:
+        """The given facts about each layer and its settings."""
+        names = [name for name in INPUTS if any(name in _given(weights) for weights in self.layers)]
         rows = []
         for weights, match in zip(self.layers, self.matches, strict=True):
+            given = _given(weights)
             # A shape is a tuple, and the others are numbers.
-            texts = {
-                name: "×".join(f"{value:g}" for value in np.atleast_1d(each)) for name, each in _given(weights).items()
-            }
-            inputs = [f"{name} {text}" for name, text in texts.items()]
-            rows.append([", ".join(inputs), setting(match.rule.lr), setting(match.rule.weight_decay)])
-        return rows if len(rows) > 1 else []
+            inputs = ["×".join(f"{value:g}" for value in np.atleast_1d(given.get(name, ()))) for name in names]
+            rows.append([*inputs, setting(match.rule.lr), setting(match.rule.weight_decay)])
+        return Table([*names, "lr", "weight decay"], rows)
 
     @property
     def schedule_rows(self) -> list[tuple[str, float, float]]:

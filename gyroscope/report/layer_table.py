@@ -107,6 +107,15 @@ def layer_table(
     return _without_empty_columns(LayerTable(header, rows))
 
 
+def heading(title: str) -> str:
+    """Return the title of a column in one line.
+
+    >>> heading("÷ pre-\\ndicted")
+    '÷ predicted'
+    """
+    return " ".join(title.split("\n")).replace("- ", "")
+
+
 def known(value: float | None, digits: int = 3) -> str:
     """Return a number, or a dash if it is unknown or infinite.
 

@@ -288,8 +288,8 @@ def test_each_layer_has_its_own_conversion_where_norms_need_gradients(capsys):
     inputs = " --fan-in 256 --unit-grad-norm 0.19,0.06"
     out = run(capsys, CONVERT.format("sgdm") + inputs)[1]
     assert out.startswith("Use SGDM: lr by layer, weight_decay by layer, momentum 0.9.")
-    assert "fan_in 256, unit_grad_norm 0.19 9.52e-3 1.05e-3" in out
-    assert "fan_in 256, unit_grad_norm 0.06 0.0301 3.32e-4" in out
+    assert "256 0.19 9.52e-3 1.05e-3" in out
+    assert "256 0.06 0.0301 3.32e-4" in out
     main([*(CONVERT.format("sgdm") + inputs).split(), "--json"])
     layers = json.loads(capsys.readouterr().out)["layers"]
     # Each layer keeps its norm: lr / weight decay follows 1 / unit_grad_norm² at one memory.

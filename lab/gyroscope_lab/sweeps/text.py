@@ -18,10 +18,10 @@ class SweepText:
         self.sweep = sweep
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        yield from _parts(self.sweep)
+        yield from _parts(self.sweep, options.max_width)
 
 
-def _parts(sweep: SweepData) -> Iterator[RenderableType]:
+def _parts(sweep: SweepData, width: int) -> Iterator[RenderableType]:
     failed = len(sweep.failed)
     left = sweep.planned - sweep.ended
     waiting = f", {left} not run yet" if left else ""
@@ -31,12 +31,7 @@ def _parts(sweep: SweepData) -> Iterator[RenderableType]:
     axes = list(sweep.axes)
     order = sorted(sweep.settings, key=lambda each: (not each.n, -each.mean if sweep.higher_is_better else each.mean))
     header = [*(axis.replace("_", " ") for axis in axes), "mean", "± 95 %", "deviation", "n", "failed", "p", "good"]
-    rows = [_row(setting, axes) for setting in order]
-    drawn = table(header, rows)
-    for number in range(len(axes)):
-        # Settings are never cut, because readers will use them.
-        drawn.columns[number].min_width = max(len(row[number]) for row in rows)
-    yield drawn
+    yield from table(header, [_row(setting, axes) for setting in order], width)
     yield Text("Mean over seeds. p: Welch's test against the best. Good: near the best of its arm.\n", style="dim")
     for arm in sweep.arms:
         if arm.best is None:
