@@ -1,6 +1,7 @@
 """The rotational step (RE Algorithm 1) and Hyperball's, as descriptions for the loop."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -49,6 +50,31 @@ def rotation(inner: InnerRule, angle: Number, group: Group, t: int, vectors: Vec
         makes_update=inner.direction is not None,
         angle=known_angle,
     )
+
+
+def keeping_average(step: Step) -> Step:
+    """Return the step of a Δ that was divided by lr, which at lr = 0 leaves its values per vector unchanged."""
+    assert isinstance(step, VectorStep)
+    return replace(step, decide=partial(_decide_if_moving, step.decide), key=(*step.key, _decide_if_moving))
+
+
+def _decide_if_moving(
+    decide: Callable[..., Change],
+    sums: Sequence[Tensor],
+    rows: Sequence[Tensor],
+    fan_in: Number,
+    numbers: Sequence[Number],
+) -> Change:
+    """Return what `decide` does, with the radius and the corrected average of before if lr = 0.
+
+    The step counts, so the average ν of ν/(1-β^t) grows by (1-β^t)/(1-β^(t-1)). A first step leaves both unset.
+    """
+    change = decide(sums, rows, fan_in, numbers)
+    by = RotationNumbers(*numbers[: len(RotationNumbers._fields)])
+    radius, update_sq, *others = rows
+    is_moving = torch.zeros_like(radius) + by.lr > 0
+    kept = (radius, update_sq * by.correction / (by.prior + (by.prior == 0)), *others)
+    return change._replace(rows=tuple(torch.where(is_moving, *pair) for pair in zip(change.rows, kept, strict=False)))
 
 
 def hyperball(inner: InnerRule, group: Group, vectors: Vectors) -> VectorStep:

@@ -10,11 +10,19 @@ import torch
 from torch import Tensor
 
 from gyroscope._checks import check_non_negative
+from gyroscope._dtensor import local
 from gyroscope.geometry import Granularity, Split
 from gyroscope.model.parameters import NO_VECTORS, refuse_flat
 from gyroscope.optim._engine.compiled import Compile
-from gyroscope.optim._engine.inner_step import SpareMemory, refuse_needed_closure, step_with_groups
+from gyroscope.optim._engine.inner_step import (
+    SpareMemory,
+    divide_by_lr_,
+    refuse_needed_closure,
+    spec_of_step,
+    step_with_groups,
+)
 from gyroscope.optim._engine.loading import in_order_of, pairs, restored
+from gyroscope.optim._engine.loop import vectors_for
 from gyroscope.optim._engine.optimizer import (
     SPLIT_OPTIONS,
     EngineOptimizer,
@@ -26,7 +34,7 @@ from gyroscope.optim._engine.optimizer import (
 from gyroscope.optim._engine.steps import Group, InnerRule, Step, Vectors
 from gyroscope.optim._engine.tensors import Task
 from gyroscope.optim.loss_gradient_part import coupled_numbers, direction_numbers, loss_direction, loss_gradient_part
-from gyroscope.optim.rotation import hyperball, rotation
+from gyroscope.optim.rotation import hyperball, keeping_average, rotation
 from gyroscope.optim.rotation_options import (
     ROTATION_ROWS,
     Centring,
@@ -40,7 +48,7 @@ from gyroscope.optim.rotation_options import (
     warn_of_zero_matrices,
 )
 from gyroscope.optim.torch_rules import rule_of
-from gyroscope.optimizers import Rules, spec_by_name, spec_of
+from gyroscope.optimizers import Rules, spec_of
 from gyroscope.theory.law import Weights
 from gyroscope.theory.rules.base import UpdateRule
 
@@ -56,7 +64,9 @@ class Rotational(EngineOptimizer):
     """Any torch optimizer with fixed norms of weight vectors, which rotate by a given angle (RE Algorithm 1).
 
     The inner optimizer takes its step in spare memory of the weights' size, without decay, and at learning rate 1 if it
-    is linear in it. This gives the update Δ. If weight decay is L2 in the gradient, as in torch's Adam, only the loss
+    is linear in it. This gives the update Δ. That holds for classes of our table, also if a subclass renames them. For
+    any other class Δ is the difference of weights divided by lr, and 0 at lr = 0. It has few digits if a step is hardly
+    larger than the weights' rounding errors. If weight decay is L2 in the gradient, as in torch's Adam, only the loss
     part of Δ rotates: with AdamW's angle that is RE's special variant (docs/theory.md, "Rotational variants"). Weights
     that do not rotate take the inner step. Groups and state are the inner optimizer's own, so schedulers and
     checkpoints act on both.
@@ -179,7 +189,7 @@ class Rotational(EngineOptimizer):
                     "weight_decay=0 in a group that rotates: its angular update would be 0. Give the inner optimizer a "
                     "weight decay, for example 0.1, or pass angular_update=…, or granularity='none'"
                 )
-            self._angle(group, Split.of(group).fan_in(weights[0].shape), weights[0].shape, 0)
+            self._angle(group, vectors_for(weights[0], group), 0)
 
     def _tasks(self) -> list[Task]:
         """Take the inner optimizer's step. Weights that rotate get it as an update Δ instead."""
@@ -211,7 +221,7 @@ class Rotational(EngineOptimizer):
                 update = -update if group.get("maximize") else update
             # The step was taken at the group's lr from the weights, at lr 1 from the weights, or from zero.
             elif unscaled["lr"] is group["lr"]:
-                update.sub_(p).div_(group["lr"])
+                divide_by_lr_(local(update.sub_(p)), group["lr"])
             elif unscaled.get("weight_decay"):
                 update.sub_(p)
             tasks.append(Task(p, update, self.state[p], task_group))
@@ -219,8 +229,7 @@ class Rotational(EngineOptimizer):
 
     def _unscaled(self, group: Group) -> Group:
         """Return the group with which the inner optimizer makes Δ."""
-        # By its own name only, because a subclass may take other steps.
-        spec = spec_by_name(type(self.inner).__name__)
+        spec = spec_of_step(self.inner)
         changes: Group = {}
         is_along = bool(group.get("decoupled_weight_decay"))
         if spec is not None and spec.scales_with_lr:
@@ -251,16 +260,19 @@ class Rotational(EngineOptimizer):
         spec = spec_of(self.inner)
         # Adafactor's eps is a pair, for other uses.
         named = replace(inner, eps=eps if isinstance(eps, Real) else 0.0, formula="" if spec is None else spec.formula)
-        return rotation(named, self._angle(group, vectors.fan_in, vectors.shape, t - 1), group, t, vectors)
+        step = rotation(named, self._angle(group, vectors, t - 1), group, t, vectors)
+        return step if part is not None or self._unscaled(group)["lr"] is not lr else keeping_average(step)
 
-    def _angle(self, group: Group, fan_in: int, shape: torch.Size, t: int) -> Any:
-        """Return the radians of the t-th rotation, from 0, of tensors of this shape. 0 while lr = 0."""
+    def _angle(self, group: Group, vectors: Vectors, t: int) -> Any:
+        """Return the radians of the t-th rotation, from 0, of tensors with these vectors. 0 while lr = 0."""
         angle = group["angular_update"]
         lr = group["lr"]
         if angle is None or isinstance(angle, UpdateRule):
-            angle = self._rule_angle(group, Weights(fan_in, None, tuple(shape)))
+            angle = self._rule_angle(group, Weights(vectors.fan_in, None, tuple(vectors.shape)))
         else:
-            angle = (angle(t) if callable(angle) else angle) * (lr != 0)
+            # In the precision of the step, because a product with the boolean of a tensor is float32.
+            is_moving = (lr != 0).to(vectors.precision) if isinstance(lr, Tensor) else lr != 0
+            angle = (angle(t) if callable(angle) else angle) * is_moving
         schedule = group["angle_schedule"]
         return angle if schedule is None else angle * schedule(t)
 
