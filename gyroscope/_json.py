@@ -9,6 +9,7 @@
 
 import json
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from pathlib import PurePath
@@ -20,6 +21,8 @@ import numpy.typing as npt
 LONGEST_REPR = 2000
 # Levels of nesting. A report has nine above a user's configuration. A mapping may contain itself.
 DEEPEST = 20
+# Control characters, and those that change the direction of writing.
+CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 # Most readers of JSON use float64, which overflows here.
 LARGEST_INT_BITS = 1024
 
@@ -46,6 +49,15 @@ def clean_text(text: str) -> str:
     'a\\\\udc80'
     """
     return text.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def printable(text: str) -> str:
+    """Return text that no terminal obeys: control characters become their escapes, except new lines and tabs.
+
+    >>> print(printable("fc\\x1b[2J.weight"))
+    fc\\x1b[2J.weight
+    """
+    return CONTROL.sub(lambda found: repr(found[0])[1:-1], text)
 
 
 @final
@@ -107,7 +119,8 @@ class _Encoder:
 
 
 def _string(text: str) -> str:
-    return json.dumps(clean_text(text), ensure_ascii=False)
+    # JSON itself escapes only the control characters of ASCII.
+    return CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", json.dumps(clean_text(text), ensure_ascii=False))
 
 
 def _integer(value: int) -> str:

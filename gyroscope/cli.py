@@ -318,9 +318,10 @@ def watch(
     browser: Annotated[bool, typer.Option("--browser/--no-browser", help="open the page")] = True,
 ) -> None:
     """Follow runs on a local page while they train."""
+    from gyroscope._json import printable
     from gyroscope.live.watch import watch
 
-    watch(directory, host=host, port=port, browser=browser, say=typer.echo)
+    watch(directory, host=host, port=port, browser=browser, say=lambda line: typer.echo(printable(line)))
 
 
 @app.command()
@@ -404,7 +405,9 @@ def hint(error: Any, message: str) -> str:
 
 def complain(message: str, code: int = 2) -> int:
     """Print an error in one line."""
-    typer.echo("gyroscope: " + " ".join(message.split()), err=True)
+    from gyroscope._json import printable
+
+    typer.echo(printable("gyroscope: " + " ".join(message.split())), err=True)
     return code
 
 

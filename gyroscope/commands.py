@@ -60,6 +60,8 @@ def show(renderable: Any) -> None:
     """Print for a person: at most 100 columns, with colours if the terminal has them."""
     from rich.console import Console
 
+    from gyroscope._text import Printable
+
     console = Console(highlight=False)
     console.width = min(console.width, 100)
-    console.print(renderable)
+    console.print(Printable(renderable))

@@ -4,6 +4,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Self, final
 
+from gyroscope._json import printable
+
 Severity = Literal["bad", "warn", "note", "good"]
 # Mark of each severity in a terminal, from worst to best.
 MARKS: dict[Severity, str] = {"bad": "✗", "warn": "!", "note": "•", "good": "✓"}
@@ -82,7 +84,7 @@ class Finding:
     mark: str = ""
 
     def __str__(self) -> str:
-        return f"{MARKS[self.severity]} {self.sentence}" + (f"\n  → {self.remedy}" if self.remedy else "")
+        return printable(f"{MARKS[self.severity]} {self.sentence}" + (f"\n  → {self.remedy}" if self.remedy else ""))
 
 
 def make_finding(
@@ -140,4 +142,4 @@ class Diagnosis(tuple[Finding, ...]):
 
     def __str__(self) -> str:
         head = [*self.summary, ""] if self.summary else []
-        return "\n".join([*head, *map(str, self)])
+        return printable("\n".join([*head, *map(str, self)]))
