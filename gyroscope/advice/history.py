@@ -105,18 +105,14 @@ class LayerHistory:
 
     @cached_property
     def lost(self) -> Mask:
-        """Samples in which the layer took part and its weights or gradients were not finite.
-
-        The store has NaN for numbers that are not finite and for a layer without a gradient. Only the latter has no
-        learning rate either. A vector of zeros has no norm after the step, but ‖g‖·‖w‖ = 0.
-        """
-        present = np.isfinite(self.lr) & ("unit_grad_norm" in self.record.quantities)
-        return np.asarray(present & np.isnan(self.series("unit_grad_norm")))
+        """Samples in which no vector of the layer had finite weights, gradients and updates."""
+        return np.asarray(self.series("non_finite") >= 1)
 
     @property
     def diverged(self) -> bool:
         """Whether the last sample of the layer is lost, so that earlier numbers no longer describe it."""
-        present = np.flatnonzero(np.isfinite(self.lr))
+        # A layer without a gradient has no share either, not even 0.
+        present = np.flatnonzero(np.isfinite(self.series("non_finite")))
         return bool(present.size and self.lost[present[-1]])
 
     @cached_property

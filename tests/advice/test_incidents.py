@@ -526,6 +526,7 @@ def test_a_resumed_run_is_a_note_and_numbers_that_are_not_finite_have_a_finding_
     assert (finding.severity, finding.sentence) == ("note", "The run was resumed at step 500.")
     for series in record.data.values():
         series["unit_grad_norm"][PLACE:] = np.nan
+        series["non_finite"] = np.where(np.arange(len(AT)) < PLACE, 0.0, 1.0)
     assert [found.cause for found in incidents(record)] == ["resumed", "not_finite"]
     diagnosis = diagnose(record)
     assert diagnosis.kinds[0] == "diverged"

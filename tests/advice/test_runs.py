@@ -297,6 +297,16 @@ def test_a_short_run_that_diverged_is_not_too_short_to_say_so(tmp_path):
     assert training.diagnose().kinds == ("diverged",)
 
 
+@pytest.mark.parametrize("lr", [NAN, math.inf, -math.inf])
+@pytest.mark.parametrize("until", [100, 200])
+def test_a_learning_rate_that_is_not_finite_does_not_hide_the_divergence_that_it_causes(tmp_path, lr, until):
+    model = network()
+    training = Training(tmp_path / "run", model, adamw(model), lambda t: lr if 50 <= t < until else 1.0)
+    found = said(training.go(200).diagnose(), "diverged")
+    assert found.evidence["step"] == 50
+    assert "The last finite sample is from step 45" in found.sentence
+
+
 class PatientSGD(torch.optim.SGD):
     """SGD that leaves out gradients that are not finite, as some loops do: the weights stay finite."""
 

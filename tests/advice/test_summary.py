@@ -121,7 +121,7 @@ def test_what_cannot_be_told_is_said():
 
 
 def test_a_diverged_run_begins_with_that():
-    diagnosis = diagnose(record(unit_grad_norm=np.where(np.arange(100) < 70, 1.0, np.nan)))
+    diagnosis = diagnose(record(non_finite=np.where(np.arange(100) < 70, 0.0, 1.0)))
     assert diagnosis.summary[0].startswith("The run diverged: at step 700")
     assert diagnosis.summary[1].startswith("Go back to a checkpoint")
 
