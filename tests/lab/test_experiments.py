@@ -7,23 +7,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from gyroscope_lab.beyond import (
-    corrected_decay,
-    gpt_tuning,
-    muon_gpt,
-    network_errors,
-    rotation_average,
-    rotational_recipe,
-    rotational_sgd,
-    sphere_family,
-)
+from gyroscope_lab.beyond import network_errors, rotation_average, rotational_recipe, rotational_sgd
 from gyroscope_lab.ct import fig1, fig2, fig3, fig5, fig6, fig7, fig8, fig9, fig14, loss_along_curves, section4_3
 from gyroscope_lab.framework.catalogue import select
 from gyroscope_lab.framework.experiment import Result, load
 from gyroscope_lab.framework.results import ExperimentRecord
 from gyroscope_lab.framework.runner import read_result
 from gyroscope_lab.framework.trials import run_trials
-from gyroscope_lab.sentences import equilibrium_reached, larger_batch, short_run
+from gyroscope_lab.sentences import short_run
 from gyroscope_lab.smd import corollary3_1, fig4_fig5, theorem1_theorem2, theorem3
 from gyroscope_lab.smd import fig2 as smd_fig2
 from gyroscope_lab.smd import fig3 as smd_fig3
@@ -34,8 +25,6 @@ from gyroscope_lab.sp import fig3 as sp_fig3
 from gyroscope_lab.sp import theorem2 as sp_theorem2
 from gyroscope_lab.transfer import invariants, invariants_gpt
 
-from tests.needs import muon_for
-
 pytestmark = pytest.mark.slow
 
 RESULTS = Path(__file__).parents[2] / "results"
@@ -45,7 +34,6 @@ TEXT = {"task": "stdlib", "model": "gpt:layers=1,heads=2,width=8,context=8", "ba
 IMAGES = {"task": "digits", "model": "cnn:width=4,convolutions=2", "batch_size": 16, "steps": 4}
 BETAS = {"beta2 = 0.9": (0.99, 0.9), "beta2 = 0.95": (0.95, 0.95), "beta2 = 0.999": (0.9, 0.999)}
 K_ADAM = {"lrs": (1e-3, 1e-2), "ks": (1, 2), "seeds": 2, "choosing_seeds": 1}
-SPHERE_FAMILY = {"lrs": (1e-3, 1e-2, 1e-1), "seeds": 2, "choosing_seeds": 1}
 CURVE = loss_along_curves.Config(
     {**TEXT, "optimizer": "adam", "evaluations": 3, "track": False},
     {name: {"betas": betas} for name, betas in BETAS.items()},
@@ -103,24 +91,11 @@ TINY: dict[str, Any] = {
         seeds=2,
         choosing_seeds=1,
     ),
-    "beyond/gpt_tuning": replace(
-        gpt_tuning.tuned({**TEXT, "weight_decay": 1.0}, (1e-3, 1e-2), (0, 2), seeds=2), choosing_seeds=1
-    ),
-    "beyond/sphere_family_gpt": sphere_family.family({**TEXT, "weight_decay": 1.0}, **SPHERE_FAMILY),
-    "beyond/sphere_family_wide_gpt": sphere_family.family({**TEXT, "weight_decay": 1.0}, **SPHERE_FAMILY),
-    "beyond/sphere_family_adamw": sphere_family.family(
-        {**TEXT, "weight_decay": 1.0}, **SPHERE_FAMILY, optimizers=["AdamW"]
-    ),
-    "beyond/sphere_family_cnn": sphere_family.family({**IMAGES, "weight_decay": 1.0}, **SPHERE_FAMILY),
-    "beyond/muon_gpt": muon_gpt.Config(steps=6, large=4, seeds=2, blocks=1, width=8, context=8),
-    "beyond/corrected_decay": corrected_decay.Config({**IMAGES}, steps=200, seeds=2),
     "beyond/rotational_sgd": rotational_sgd.compared(IMAGES, (0.1, 1.0), seeds=2),
     "beyond/rotation_average": rotation_average.compared(MLP, steps=40, lrs=(1e-2,), seeds=2),
     "beyond/recipe_gpt": rotational_recipe.compared({**TEXT, "decay_embeddings": True}, (1e-3, 1e-2), seeds=2),
     "beyond/recipe_vit": rotational_recipe.compared(VIT, (1e-3, 1e-2), seeds=2),
     "sentences/short_run": short_run.compared(MLP, lengths=(0.05, 1.0), seeds=2),
-    "sentences/equilibrium_reached": equilibrium_reached.compared(MLP, lengths=(6.0,), seeds=2),
-    "sentences/larger_batch": larger_batch.compared(MLP, {"MLP": (4, 16)}, seeds=2),
     "transfer/invariants": invariants.Config(vectors=16, steps=60, weight_decay=6.0, fan_in=8, seeds=2),
     "transfer/invariants_gpt": invariants_gpt.Config(steps=20, width=8, context=8, batch=4, seeds=2),
 }
@@ -131,7 +106,7 @@ def tiny(name: str) -> Result:
     return run_trials(load(name), TINY[name])
 
 
-@pytest.mark.parametrize("name", muon_for("beyond/muon_gpt", TINY))
+@pytest.mark.parametrize("name", TINY)
 def test_it_runs_draws_and_judges(name):
     result = tiny(name)
     assert all(array.shape[0] == TINY[name].seeds for array in result.values.values())
@@ -195,16 +170,6 @@ def arms(word, quantity, change):
     return wrong
 
 
-def choosing_arms(word, quantity, change):
-    """The same on the seeds that choose, so that other arms are chosen."""
-
-    def wrong(result):
-        swapped = replace(result, values=result.choosing)
-        return replace(result, choosing=arms(word, quantity, change)(swapped).values)
-
-    return wrong
-
-
 def plus(change):
     return lambda array: array + change
 
@@ -214,13 +179,6 @@ def first_two(change):
     return lambda array: np.concatenate([array[:, :2] + change, array[:, 2:]], axis=1)
 
 
-WRONG_SPHERE_FAMILY = [
-    arms("Rotational", "loss", plus(1)),
-    arms("H, AdamW", "loss", plus(1)),
-    arms("warmup 0.1", "loss", plus(-1)),
-    choosing_arms("AdamW, AdamW", "loss", times(-1)),
-    *(arms(f"lr {lr:g},", "loss", plus(1)) for lr in (0.01, 0.03, 0.1)),
-]
 WRONG_PREDICTIONS = {
     "re/fig1": [values(angle=times(1.3)), values(angle=swapped_last(2))],
     "re/fig3": [arms("lr 0.0001", "accuracy", plus(0.5)), arms("lr 1", "accuracy", plus(0.5)),
@@ -253,13 +211,10 @@ WRONG_PREDICTIONS = {
                   values(angle=order(0, 2, 1), gradient=order(0, 2, 1))],
     "re/appendix_i": [config(speedup=12), config(batch=40), values(angle=order(1, 0, 0)),
                       values(angle=lambda x: x[..., ::-1])],
-    "beyond/muon_gpt": [config(muon_weight_decay=0.16), values(angle=order(1, 0, 0))],
     "beyond/network_errors": [values(ratios=times(1.5))],
     "beyond/one_law": [config(decays=(1.1e-3, 3.3e-3, 1.1e-2))],
-    "beyond/memory": [config(decay=2.4e-3)],
     "beyond/falling_out": [config(decay=6e-3), config(decay=1e-3), config(steps=14_000)],
     "beyond/incidents": [values(named=times(0), exact=times(0), others=lambda x: x + 1)],
-    "beyond/lion_batch": [config(lr=1.1e-3), config(batches=(128, 32, 16, 8))],
     "smd/fig2": [values(angle_settled=times(1.3), norm_settled=times(1.3), e_fold=swapped, smallest_h=times(-1))],
     "smd/fig3": [values(angle_ratio=swapped, accuracy=lambda x: x * (1.0, 1.2, 1.0)),
                  values(angle_ratio=times(1.3), norm_ratio=times(1.3), stage_gradient=np.sqrt)],
@@ -298,20 +253,11 @@ WRONG_PREDICTIONS = {
     "ct/fig6": [values(accuracy=first_two(0.5)), values(accuracy=times(-1)), values(accuracy=np.zeros_like)],
     "ct/fig16": [values(loss=first_two(-2)), values(loss=times(-1)), values(loss=np.zeros_like)],
     "ct/section4_3": [values(loss=swapped), values(loss=lambda x: x * np.linspace(1, 2, x.shape[1]))],
-    "beyond/gpt_tuning": [values(loss=times(-1)), values(loss=swapped), arms("Rotational", "loss", plus(1)),
-                          arms("Hyperball", "loss", plus(1))],
-    "beyond/sphere_family_gpt": [arms("Muon, AdamW", "loss", plus(1)), *WRONG_SPHERE_FAMILY],
-    "beyond/sphere_family_wide_gpt": [arms("Muon, AdamW", "loss", plus(1)), *WRONG_SPHERE_FAMILY],
-    "beyond/sphere_family_adamw": [arms("lr 0.003", "loss", plus(1)), arms("warmup 0.1", "loss", plus(-1))],
-    "beyond/sphere_family_cnn": WRONG_SPHERE_FAMILY,
-    "beyond/corrected_decay": [values(norm=swapped, gradient=swapped, loss=swapped)],
     "beyond/rotational_sgd": [values(accuracy=swapped)],
     "beyond/rotation_average": [arms("β 0.99", "loss", plus(-1)), values(rotation=times(0.5))],
     "beyond/recipe_gpt": [arms("gain,", "loss", plus(1)), arms("start", "loss", plus(1)), values(loss=times(-1))],
     "beyond/recipe_vit": [arms("gain,", "loss", plus(1)), arms("start", "loss", plus(1)), values(loss=times(-1))],
     "sentences/short_run": [arms(" 0 memories", "loss", times(1.1)), values(loss=np.ones_like)],
-    "sentences/equilibrium_reached": [values(measured_share=plus(0.5), rotation=times(1.5))],
-    "sentences/larger_batch": [values(loss=np.ones_like), values(signal_ratio=np.zeros_like)],
     "transfer/invariants": [values(over_promise=times(1.1))],
     "transfer/invariants_gpt": [values(over_promise=times(1.3)), values(over_promise=times(0.7))],
 }  # fmt: skip

@@ -32,7 +32,7 @@ WITHOUT_TRAINING = {
     *("re/fig8", "re/table1", "re/appendix_i"),
     *("smd/fig4", "smd/fig5", "smd/theorem1", "smd/theorem2", "smd/theorem3", "smd/corollary3_1"),
     *("sp/eq44", "sp/section4_2", "sp/theorem2", "sp/theorem4", "ct/fig2"),
-    *("beyond/falling_out", "beyond/lion_batch", "beyond/memory", "beyond/muon_gpt", "beyond/one_law"),
+    *("beyond/falling_out", "beyond/one_law"),
     *(entry.id for entry in select(["transfer"])),
 }
 PAPERS = {entry.id: load(entry.id).PAPER for entry in select(["all"])}

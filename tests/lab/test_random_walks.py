@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from gyroscope_lab.beyond import falling_out, lion_batch, memory, one_law
+from gyroscope_lab.beyond import falling_out, one_law
 from gyroscope_lab.framework.experiment import Result
 from gyroscope_lab.framework.trials import run_trials
 from gyroscope_lab.re import appendix_i, fig8, table1
@@ -47,20 +47,10 @@ CASES: dict[Any, Any] = {
             ({"side": 24}, "norm under torch"),
         ],
     ),
-    memory: (
-        memory.Config(decay=5e-3, vectors=256, seeds=1, fan_in=128),
-        [],
-        [({"decay": 8e-3}, "AdamW"), ({"decay": 8e-3}, "SGDM")],
-    ),
     falling_out: (
         falling_out.Config(decay=1e-2, steps=2000, vectors=24, seeds=1),
         ["SGDM, linear", "SGDM, cosine", "end norm over peak norm, AdamW, linear (forecast)"],
         [({"decay": 2e-2}, "leave, SGDM, linear"), ({"decay": 2e-2}, "end norm over peak norm, AdamW, linear")],
-    ),
-    lion_batch: (
-        lion_batch.Config(lr=2e-3, weight_decay=2.0, steps=1500, vectors=32, seeds=1, batches=(8, 64), fan_in=128),
-        [],
-        [({"batches": (64, 8)}, "norm at batch 8"), ({"lr": 2.2e-3}, "angle at batch 64")],
     ),
 }
 NAMES = [module.__name__.removeprefix("gyroscope_lab.") for module in CASES]
@@ -116,7 +106,7 @@ def test_a_speedup_leaves_the_norms():
 
 def test_the_progress_of_a_simulation_reaches_the_report():
     shares = []
-    run_trials(lion_batch, CASES[lion_batch][0], report=shares.append)
+    run_trials(falling_out, CASES[falling_out][0], report=shares.append)
     assert shares == sorted(shares)
     assert len(shares) > 20
     assert shares[-1] == 1

@@ -4,7 +4,7 @@ Files are parsed and not imported, so that a listing does not need torch and tak
 """
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -56,7 +56,7 @@ def _papers() -> dict[str, CatalogueEntry]:
     for entry in implemented:
         entries += [CatalogueEntry(id, f"see {entry.id}: {entry.claim}", f"part of {entry.id}") for id in entry.covers]
     by_id = {entry.id: entry for entry in (*entries, *implemented)}
-    return {name: by_id[name] for name in sorted(by_id, key=_order)}
+    return {name: by_id[name] for name in sorted(by_id, key=order)}
 
 
 def coverage(paper: str) -> tuple[int, int]:
@@ -88,9 +88,11 @@ def headings(source: Path | None = None) -> dict[str, str]:
     return {source.resolve().name: f"Experiments of {source}"}
 
 
-def entry_of(name: str, source: Path | None = None) -> CatalogueEntry:
+def entry_of(
+    name: str, source: Path | None = None, entries: Mapping[str, CatalogueEntry] | None = None
+) -> CatalogueEntry:
     """Return the entry of this id, or raise a ValueError that quotes the id and names the nearest ones."""
-    entries = catalogue(source)
+    entries = catalogue(source) if entries is None else entries
     if name in entries:
         return entries[name]
     near = did_you_mean(name.lower().replace("_", "/", 1), entries, most=3, cutoff=0.4, listed=3)
@@ -127,12 +129,12 @@ def select(names: list[str], source: Path | None = None, size: Size | None = "qu
     return list(selected.values())
 
 
-def _order(name: str) -> tuple[int, int, str, int]:
+def order(name: str) -> tuple[int, int, str, int]:
     """Return a sort key: papers in their order, then figures, tables and the rest, with fig2 before fig10."""
     paper, figure = name.split("/")
     letters = figure.rstrip("0123456789")
     kind = {"fig": 0, "table": 1}.get(letters, 2)
-    return list(PAPERS).index(paper), kind, letters, int(figure[len(letters) :] or 0)
+    return [*PAPERS, paper].index(paper), kind, letters, int(figure[len(letters) :] or 0)
 
 
 def _implemented() -> Iterator[CatalogueEntry]:

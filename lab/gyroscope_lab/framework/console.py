@@ -15,7 +15,6 @@ from gyroscope_lab.framework.catalogue import (
     SIZES,
     CatalogueEntry,
     Size,
-    catalogue,
     coverage,
     entry_of,
     headings,
@@ -24,7 +23,7 @@ from gyroscope_lab.framework.catalogue import (
 from gyroscope_lab.framework.claims import ClaimOutcome, count_outcomes
 from gyroscope_lab.framework.overrides import parse_overrides
 from gyroscope_lab.framework.papers import PAPERS
-from gyroscope_lab.framework.results import ExperimentRecord, figure_path
+from gyroscope_lab.framework.results import ExperimentRecord, figure_path, with_records
 
 # "undecided" is neither a failure nor a success.
 STYLES = {ClaimOutcome.HOLDS: "green", ClaimOutcome.DOES_NOT_HOLD: "bold red", ClaimOutcome.UNDECIDED: "yellow"}
@@ -81,7 +80,7 @@ def progress_bar(label: str) -> Iterator[Callable[[float], None]]:
 
 def catalogue_text(out: Path, source: Path | None = None) -> Group:
     """Return every experiment of the papers or of a folder, with its claim, its cost and its outcome in `out`."""
-    entries = catalogue(source).values()
+    entries = with_records(out, source).values()
     parts: list[Table | Text] = []
     sizes = [size for size in SIZES if any(size in entry.cost for entry in entries)]
     for prefix, heading in headings(source).items():
@@ -121,7 +120,7 @@ def experiment_text(name: str, out: Path, source: Path | None = None) -> Group:
 
     Raise a ValueError with the nearest ids if there is no experiment of this name.
     """
-    entry = entry_of(name, source)
+    entry = entry_of(name, source, with_records(out, source))
     parts: list[Table | Text] = [Text(f"{entry.id}: {entry.claim}", style="bold")]
     if entry.details:
         parts.append(Text(" ".join(entry.details.split())))
@@ -131,7 +130,7 @@ def experiment_text(name: str, out: Path, source: Path | None = None) -> Group:
     elif record is None:
         cost = ", ".join(f"{size} {time}" for size, time in entry.cost.items())
         parts.append(Text(f"Not run here. gyroscope lab run {entry.id}   ({cost})"))
-    else:
+    if record is not None:
         figure = figure_path(out, name)
         where = f", figure {figure}" if figure else ""
         parts += [_claims_table(record), Text(_origin(record) + where, style="dim")]

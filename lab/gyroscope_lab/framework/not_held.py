@@ -115,9 +115,6 @@ WHY_NOT: dict[str, dict[str, str]] = {
     "beyond/network_errors": {
         "": "Not the paper's claim: the bound of 5 % is ours, and gradients in training are not the law's random walk.",
     },
-    "sentences/larger_batch": {
-        "": "Not the paper's claim: successive gradients undo each other here, so no noise scale can be read from κ².",
-    },
     "transfer/invariants_gpt": {
         "run length": (
             "Not the paper's claim: directions in this GPT last 2 to 5 times as long as scale-invariant ones."

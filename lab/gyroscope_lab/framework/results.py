@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Any
 
 import gyroscope
-from gyroscope_lab.framework.catalogue import CatalogueEntry, catalogue, entry_of, headings
+from gyroscope_lab.framework.catalogue import CatalogueEntry, catalogue, headings, order
 from gyroscope_lab.framework.claims import Claim, ClaimOutcome, ConfidenceInterval, count_outcomes
 from gyroscope_lab.framework.not_held import reason_of
 from gyroscope_lab.framework.papers import OURS, SIMULATED
@@ -77,6 +77,17 @@ class ExperimentRecord:
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise ValueError(f"cannot read {str(path)!r} as a record: {error!r}. Run the experiment again") from None
         return record
+
+
+def with_records(out: Path, source: Path | None = None) -> dict[str, CatalogueEntry]:
+    """Return the catalogue, and an entry for each record of a folder whose experiment no longer exists."""
+    entries = dict(catalogue(source))
+    for path in (path for prefix in headings(source) for path in (out / prefix).glob("*.json")):
+        name = f"{path.parent.name}/{path.stem}"
+        record = None if name in entries else ExperimentRecord.read(out, name)
+        if record is not None:
+            entries[name] = CatalogueEntry(name, record.data["claim"], f"removed, measured by commit {record.commit}")
+    return {name: entries[name] for name in sorted(entries, key=order)}
 
 
 def _short(code: Mapping[str, Any]) -> str:
@@ -149,14 +160,15 @@ def write_readme(out: Path, source: Path | None = None) -> None:
     """Write the README of a folder of records: of the papers, or of the experiments of a folder `source`."""
     from gyroscope.tools import write_text
 
-    records = [record for name in catalogue(source) if (record := ExperimentRecord.read(out, name)) is not None]
+    entries = with_records(out, source)
+    records = [record for name in entries if (record := ExperimentRecord.read(out, name)) is not None]
     claims = [claim for record in records for claim in record.claims]
     parts = [README_HEAD, f"All claims: {count_outcomes(claims)}.\n"]
     if source is None:
         parts.append(counts_table(records))
     for prefix, heading in headings(source).items():
         own = [record for record in records if record.id.startswith(f"{prefix}/")]
-        sections = [_section(record, entry_of(record.id, source), out) for record in own]
+        sections = [_section(record, entries[record.id], out) for record in own]
         parts += [f"## {heading}\n", *sections] if sections else []
     write_text(out / "README.md", "\n".join(parts))
 
@@ -201,9 +213,10 @@ def _section(record: ExperimentRecord, entry: CatalogueEntry, out: Path) -> str:
     lines.append(f"\n![{record.id}]({record.id}.svg)\n" if shown else "")
     changes = f" --first-seed {data['seeds'][0]}" if data["seeds"][0] else ""
     changes += "".join(f" --set {name}={value}" for name, value in data.get("overrides", {}).items())
+    command = f"`gyroscope lab run {record.id} --size {data['size']} --seeds {data['n']}{changes}`"
     lines.append(
-        f"`gyroscope lab run {record.id} --size {data['size']} --seeds {data['n']}{changes}` · n = {data['n']} · "
-        f"{data['seconds']:g} s · {data['date'][:10]} · torch {data['versions']['torch']} · {record.commit}\n"
+        f"{command if entry.implemented else 'Removed'} · n = {data['n']} · {data['seconds']:g} s · "
+        f"{data['date'][:10]} · torch {data['versions']['torch']} · {record.commit}\n"
     )
     return "\n".join(lines)
 

@@ -26,7 +26,7 @@ SOURCES = {"AdamW": "Table 1", "SGDM": "Table 1", "Lion": "(70)-(72)", "Adam+L2"
 class Config:
     """Tangent white noise, and the simple system with unit and with random gammas.
 
-    A batch of 128 gives nearly Gaussian gradients, which Lion's prediction assumes (see beyond/lion_batch).
+    A batch of 128 gives nearly Gaussian gradients, which Lion's prediction assumes (results/beyond/lion_batch.json).
     """
 
     speedup: float

@@ -103,7 +103,7 @@ def _choice(name: str) -> OptimizerChoice:
 def _hyperball(
     groups: list[Group], *, lr: float, weight_decay: float, betas: tuple[float, float] = (0.9, 0.999)
 ) -> Optimizer:
-    """Return tangent Hyperball for each neuron, which the records of `beyond/gpt_tuning` used."""
+    """Return tangent Hyperball for each neuron."""
     inner = torch.optim.AdamW(groups, lr=lr, weight_decay=weight_decay, betas=betas)
     return gyro.optim.Rotational(inner, mode="hyperball", tangent=True)
 

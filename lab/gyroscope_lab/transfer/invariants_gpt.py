@@ -17,12 +17,12 @@ from torch.nn.functional import normalize
 import gyroscope as gyro
 from gyroscope.theory import AdamW, Scale, transfer
 from gyroscope.theory.scaling import TransferRow
-from gyroscope_lab.beyond._normalised_gpt import NormalisedGPT
 from gyroscope_lab.framework.claims import Claim, at_most
 from gyroscope_lab.framework.experiment import Measurements, Result, Trial
 from gyroscope_lab.framework.figures import COLOURS, Figure, Panels
 from gyroscope_lab.tasks.text import standard_library
 from gyroscope_lab.transfer._forgetting import forgetting_rate
+from gyroscope_lab.transfer._normalised_gpt import NormalisedGPT
 
 COST = {"quick": "5 min", "paper": "40 min"}
 WITHIN = 0.1

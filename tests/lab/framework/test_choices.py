@@ -107,7 +107,7 @@ def test_the_lowest_loss_is_the_best_and_arrays_of_the_chosen_arm_are_whole():
 
 
 @pytest.mark.parametrize("name", ["re/fig3", "re/fig4", "re/fig5", "re/fig12", "re/fig13", "re/table2", "re/table3",
-                                  "sp/table2", "sp/table5", "ct/fig6", "ct/fig16", "ct/section4_3", "beyond/gpt_tuning",
+                                  "sp/table2", "sp/table5", "ct/fig6", "ct/fig16", "ct/section4_3",
                                   "beyond/rotational_sgd"])  # fmt: skip
 def test_an_experiment_that_chooses_has_seeds_for_it(name):
     assert load(name).QUICK.choosing_seeds > 0

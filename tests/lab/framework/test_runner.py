@@ -18,7 +18,7 @@ from gyroscope_lab.framework.claims import ClaimOutcome, agrees, at_least, at_mo
 from gyroscope_lab.framework.console import catalogue_text
 from gyroscope_lab.framework.figures import BROWSERS, styled, write_figure
 from gyroscope_lab.framework.not_held import KINDS, reason_of
-from gyroscope_lab.framework.papers import DRAWINGS, PAPERS, SETTINGS, TO_DO
+from gyroscope_lab.framework.papers import DRAWINGS, OURS, PAPERS, SETTINGS, TO_DO
 from gyroscope_lab.framework.results import ExperimentRecord, counts_table, describe, write_readme, write_record
 from gyroscope_lab.framework.runner import read_result
 from gyroscope_lab.framework.trials import run_trials
@@ -237,6 +237,24 @@ def test_show_and_list_print_what_was_measured(finished, capsys):
     assert "not run" in out
 
 
+def test_the_record_of_an_experiment_that_was_removed_is_listed_and_shown(finished, tmp_path, capsys):
+    data = json.loads((finished / "sp" / "eq44.json").read_text()) | {"id": "beyond/gone", "claim": "It was so (ours)."}
+    (tmp_path / "beyond").mkdir()
+    (tmp_path / "beyond" / "gone.json").write_text(json.dumps(data))
+    listed = " ".join(shell(capsys, "lab", "list", "--out", tmp_path)[1].split())
+    assert "beyond/gone It was so (ours). removed" in listed
+    code, out, err = shell(capsys, "lab", "show", "beyond/gone", "--out", tmp_path)
+    assert (code, err) == (0, "")
+    assert "Cannot be run: removed, measured by commit" in " ".join(out.split())
+    assert "holds" in out
+    write_readme(tmp_path)
+    section = (tmp_path / "README.md").read_text().partition("### beyond/gone")[2]
+    assert "Removed · n = 2" in section
+    assert "lab run" not in section
+    assert shell(capsys, "lab", "run", "beyond/gone", "--out", tmp_path)[0] == 2
+    assert shell(capsys, "lab", "judge", "beyond", "--out", tmp_path)[:2] == (0, "")
+
+
 def test_what_was_not_run_is_shown_with_how_to_run_it(tmp_path, capsys):
     out = shell(capsys, "lab", "show", "smd/fig4", "--out", tmp_path)[1]
     assert "gyroscope lab run smd/fig4" in " ".join(out.split())
@@ -302,6 +320,20 @@ def test_claims_of_the_papers_and_ours_are_counted_apart():
         "| of the papers, on trained networks (quick size) | 2 | 0 | 0 |",
         "| ours | 3 | 0 | 0 |",
     ]
+
+
+def test_every_trial_of_ours_has_a_line_with_its_commit_and_every_named_record_exists():
+    results = LAB.parents[1] / "results"
+    page = (results / "ours.md").read_text(encoding="utf-8")
+    named = re.findall(r"\]\((\w+/\w+)\.json\)", page)
+    records = {f"{paper}/{path.stem}" for paper in OURS for path in (results / paper).glob("*.json")}
+    assert len(named) == len(set(named))
+    assert set(named) == records
+    for line in (line for line in page.splitlines() if ".json" in line):
+        trials = re.findall(r"\]\((\w+/\w+)\.json\)", line)
+        assert ("\\*" in line.partition(" | ")[0]) == any(name not in catalogue() for name in trials)
+        for name in trials:
+            assert ExperimentRecord.read(results, name).data["commit"][:10] in line
 
 
 def test_no_heading_says_that_something_is_proved():

@@ -4,9 +4,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, layer_norm, relu, scaled_dot_product_attention
 
-# The matrices of a block, in their order.
-MATRICES = ("q", "k", "v", "out", "up", "down")
-
 
 def norm(x: Tensor) -> Tensor:
     """Return the layer norm without gain or bias."""
