@@ -26,7 +26,7 @@ LIBRARIES = ("pandas", "polars")
 
 
 class Block(NamedTuple):
-    """The rows of one quantity: (steps, statistics) values. A scalar, or a quantity per layer, has only a mean."""
+    """The rows of one quantity: (steps, statistics) values. A scalar has only a mean."""
 
     run: str
     layer: str
@@ -45,8 +45,8 @@ def frame(runs: Sequence["Run"], library: str | None = None) -> Any:
     """Return runs as one data frame of pandas or polars, whichever is installed, or of the given `library`.
 
     The columns are run (the name of its folder), step, layer, quantity, and one for each statistic over the layer's
-    vectors: mean, rms, quantiles, min and max. A quantity per layer has only a mean. Logged scalars, such as the loss,
-    have an empty layer and only a mean.
+    vectors: mean, rms, quantiles, min and max. A quantity per layer, such as a prediction, is one number, the same in
+    all of them. Logged scalars, such as the loss, have an empty layer and only a mean.
     """
     chosen = _library(library)
     blocks = [block.columns for block in _blocks(runs)]
@@ -100,9 +100,7 @@ def _blocks(runs: Sequence["Run"]) -> Iterator[Block]:
 
 
 def _measured(run: "Run", label: str, layer: str, quantity: str) -> Iterator[Block]:
-    block = np.full((len(run.steps), len(STATISTICS)), np.nan)
-    for i, stat in enumerate(STATISTICS if run.quantities[quantity].per_vector else STATISTICS[:1]):
-        block[:, i] = run.series(layer, quantity, stat)
+    block = np.column_stack([run.series(layer, quantity, stat) for stat in STATISTICS])
     # A quantity that a layer never had would only add empty cells.
     there = ~np.isnan(block).all(axis=1)
     if there.any():

@@ -238,6 +238,8 @@ class Run:
     def frame(self, library: str | None = None) -> Any:
         """Return the run as a data frame with a row per step, layer and quantity (see `store.frame`).
 
+        It needs pandas or polars, which are not installed with Gyroscope: `pip install pandas`.
+
         frame = run.frame()
         frame[frame.quantity == "angular_update"].pivot(index="step", columns="layer", values="mean").plot()
         """
