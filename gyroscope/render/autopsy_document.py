@@ -12,7 +12,7 @@ from rich.text import Text
 from gyroscope.advice.layer_families import chart_labels, group_families, short_labels
 from gyroscope.advice.layer_view import CheckpointView
 from gyroscope.render import theme
-from gyroscope.render.html import STRIPS_STYLE, dot_figure, family_table, finding_items, page_head, pictures
+from gyroscope.render.html import STRIPS_STYLE, dot_figure, family_table, finding_items, label, page_head, pictures
 from gyroscope.render.rendered import Document
 from gyroscope.render.terminal import family_table as terminal_table
 from gyroscope.render.terminal import filled, findings_text, summary_text
@@ -70,12 +70,12 @@ def figure(layers: Sequence[CheckpointView], quantity: str) -> Any:
     labels = short_labels(names)
     families = group_families(names)
     shown = zip(families, chart_labels(list(map(str, families)), MAX_LABEL), strict=True)
-    rows = {member: label for family, label in shown for member in family.members}
+    rows = {member: row for family, row in shown for member in family.members}
     drawn = dot_figure(list(dict.fromkeys(rows[name] for name in names)), PANELS[quantity])
     drawn.add_scatter(
         x=[getattr(layer, quantity) for layer in layers],
-        y=[escape(rows[name]) for name in names],
-        text=[escape(labels[name]) for name in names],
+        y=[label(rows[name]) for name in names],
+        text=[label(labels[name]) for name in names],
         mode="markers",
         # One colour for all, because green or red would be read as a judgement.
         marker={"size": 9, "color": theme.COLOURS[0], "opacity": 0.6},

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from typing import Any
 
+from gyroscope._json import clean_text
 from gyroscope.advice.findings import Finding
 from gyroscope.report.layer_table import LayerTable, heading
 
@@ -70,12 +71,21 @@ def page_head(title: str, summary: Sequence[str], settings: Sequence[str]) -> st
     return f'{button}<h1>{escape(title)}</h1>{meaning}<p class="settings"><code>{lines}</code></p>'
 
 
+def label(name: str) -> str:
+    """Return a name for a picture: Plotly reads some HTML, and its encoder refuses lone surrogates.
+
+    >>> label("a<b>\\udcff")
+    'a&lt;b&gt;\\\\udcff'
+    """
+    return escape(clean_text(name))
+
+
 def dot_figure(rows: Sequence[str], title: str) -> Any:
     """Return an empty figure with a row for each name, the first at the top, and the title of its axis."""
     from plotly.graph_objects import Figure  # heavy, and only pages need it
 
     drawn = Figure()
-    names = [escape(row) for row in reversed(rows)]
+    names = [label(row) for row in reversed(rows)]
     drawn.update_xaxes(title_text=title)
     drawn.update_yaxes(categoryorder="array", categoryarray=names, automargin=True, tickfont={"size": 12})
     drawn.update_layout(

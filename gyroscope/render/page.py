@@ -5,7 +5,7 @@ import gzip
 from collections.abc import Mapping, Sequence
 from html import escape
 
-from gyroscope._json import dumps
+from gyroscope._json import clean_text, dumps
 from gyroscope.render import theme
 
 # Content security policy of a page in a file: it runs its own scripts and loads nothing.
@@ -49,13 +49,15 @@ def linked(title: str, body: str, scripts: Sequence[str] = ()) -> str:
 
 def _document(title: str, head: str, body: str) -> str:
     # An empty icon keeps the browser from asking for /favicon.ico.
-    return f"""<!doctype html>
+    page = f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
 <title>{escape(title)}</title><link rel="icon" href="data:,">
 {head}</head><body>
 {body}
 </body></html>
 """
+    # Names of layers and files may contain lone surrogates.
+    return clean_text(page)
 
 
 def page_json(value: object) -> str:

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Mapping
 from functools import partial
-from html import escape
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,7 @@ from gyroscope.advice.layer_families import short_labels
 from gyroscope.advice.thresholds import MIN_RATE_SHARE
 from gyroscope.render import theme
 from gyroscope.render.chart import chart
-from gyroscope.render.html import family_table, finding_items, page_head, picture
+from gyroscope.render.html import family_table, finding_items, label, page_head, picture
 from gyroscope.render.rendered import Document
 from gyroscope.render.terminal import family_table as terminal_table
 from gyroscope.render.terminal import filled, findings_text, summary_text
@@ -74,8 +73,8 @@ def figure(layers: Mapping[str, LayerPrediction]) -> Any:
     from plotly.subplots import make_subplots  # heavy, and only pages need it
 
     drawn = make_subplots(rows=3, cols=1, shared_xaxes=True, vertical_spacing=0.04, row_heights=[0.45, 0.35, 0.2])
-    for number, (label, prediction) in enumerate(layers.items()):
-        _add_layer(drawn, prediction, escape(label), theme.COLOURS[number % len(theme.COLOURS)])
+    for number, (name, prediction) in enumerate(layers.items()):
+        _add_layer(drawn, prediction, label(name), theme.COLOURS[number % len(theme.COLOURS)])
     courses = [prediction.forecast.lr for prediction in layers.values() if prediction.forecast is not None]
     grey = {"color": theme.GREY}
     for rates in {course.tobytes(): course for course in courses}.values():  # one line for each group of layers
@@ -103,24 +102,24 @@ def figure(layers: Mapping[str, LayerPrediction]) -> Any:
     return drawn
 
 
-def _add_layer(drawn: Any, prediction: LayerPrediction, label: str, colour: str) -> None:
+def _add_layer(drawn: Any, prediction: LayerPrediction, name: str, colour: str) -> None:
     """Add rotation and norm of one layer, each with its equilibrium. The legend names the layer once."""
     forecast = prediction.forecast
     assert forecast is not None
     kept = thinned(len(forecast.lr))
     # The last steps of a schedule go to 0. On a logarithmic axis they would flatten all the others.
     kept = kept[forecast.lr[kept] >= MIN_RATE_SHARE * forecast.lr.max()]
-    for row, name in enumerate(("angular_update", "norm"), start=1):
-        lines = {label: (name, theme.SOLID), f"{label}, equilibrium": (f"equilibrium_{name}", theme.DASHED)}
+    for row, quantity in enumerate(("angular_update", "norm"), start=1):
+        lines = {name: (quantity, theme.SOLID), f"{name}, equilibrium": (f"equilibrium_{quantity}", theme.DASHED)}
         for title, (curve, style) in lines.items():
             drawn.add_scatter(
                 x=kept,
                 y=getattr(forecast, curve)[kept],
                 mode="lines",
                 name=title,
-                legendgroup=label,
+                legendgroup=name,
                 line={"color": colour, **style},
-                showlegend=row == 1 and curve == name,
+                showlegend=row == 1 and curve == quantity,
                 row=row,
                 col=1,
             )

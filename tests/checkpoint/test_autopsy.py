@@ -292,6 +292,14 @@ def test_names_are_escaped_on_the_page():
     assert "<script>alert(1)" not in page
 
 
+def test_a_name_that_utf_8_cannot_encode_is_escaped_on_the_page(equilibrium, tmp_path, capsys):
+    model = {name.replace("0.", "\udcff\ud800."): tensor for name, tensor in equilibrium["model"].items()}
+    torch.save({**equilibrium, "model": model}, tmp_path / "ckpt.pt")
+    assert main(["autopsy", str(tmp_path / "ckpt.pt"), "--html", str(tmp_path / "page.html")]) == 0
+    page = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert r"\udcff\ud800" in page
+
+
 def test_an_autopsy_of_a_fresh_network_is_an_autopsy():
     assert isinstance(gyro.autopsy({"model": network().state_dict()}), Autopsy)
 
