@@ -126,11 +126,14 @@ def _require(fits: Any, name: str, value: object, condition: str) -> None:
 
 
 def _is_finite(value: object) -> bool:
-    return isinstance(value, Real) and math.isfinite(value)
+    # A bool is a number in Python, but never one of a user's settings.
+    return not isinstance(value, bool) and isinstance(value, Real) and math.isfinite(value)
 
 
 def _floats(name: str, value: object) -> Array:
     try:
-        return np.asarray(value, dtype=np.float64)
+        array = np.asarray(value)
+        _require(array.dtype != bool, name, value, "must be a number or an array of numbers")
+        return array.astype(np.float64)
     except (TypeError, ValueError):
         raise ValueError(f"{name}={value!r} must be a number or an array of numbers") from None

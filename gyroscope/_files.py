@@ -1,14 +1,47 @@
-"""Files that a user names are written completely or not at all, and never replace another kind of file."""
+"""Files that a user names: read with an error in one sentence, written completely or not at all."""
 
 import os
 import secrets
 import stat
+import sys
+import tomllib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 # Suffixes of pages. A page may be written into the folder of its run.
 PAGE_SUFFIXES = (".html", ".htm")
+# Levels of nesting in a TOML file. Settings need three.
+MAX_LEVELS = 20
+
+
+def read_toml(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """Return the content of a TOML file. Raise `ValueError` in one sentence if it cannot be read."""
+    name = os.fspath(path)
+    try:
+        # Some editors on Windows begin a file with a byte order mark.
+        content = tomllib.loads(Path(path).read_text(encoding="utf-8-sig"))
+        _check_levels(content)
+    except OSError as error:
+        raise ValueError(f"cannot read {name!r}: {error.strerror or error}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"{name!r} is not TOML: {error}") from None
+    except RecursionError:
+        raise ValueError(f"{name!r} has more than {MAX_LEVELS} levels of tables or lists") from None
+    except ValueError:  # the limit of int()
+        raise ValueError(f"{name!r} has a number of more than {sys.get_int_max_str_digits():,} digits") from None
+    return content
+
+
+def _check_levels(content: dict[str, Any]) -> None:
+    """Raise RecursionError for what is nested too deep to be quoted in an error."""
+    level: list[Any] = [content]
+    for _ in range(MAX_LEVELS):
+        inner = (each.values() if isinstance(each, dict) else each for each in level)
+        level = [value for values in inner for value in values if isinstance(value, dict | list)]
+    if level:
+        raise RecursionError
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from gyroscope._files import check_output, write_text
+from gyroscope._files import check_output, read_toml, write_text
 from gyroscope.commands import numeric, pair, progress_bar, show, whole
 from gyroscope.integrations.extras import MissingExtraError
 
@@ -104,11 +104,11 @@ def plan(
     given = {name: value for name, value in locals().items() if value is not None}
     settings = {name: value for name, value in given.items() if name not in ("config", "as_json", "html", "explain")}
 
-    from gyroscope.planner import plan_settings, read_config, read_settings  # not before --help has been answered
+    from gyroscope.planner import plan_settings, read_settings  # not before --help has been answered
 
     if html is not None and config is not None:
         check_output(html, [config])
-    checked = read_settings((read_config(config) if config else {}) | settings)
+    checked = read_settings((read_toml(config) if config else {}) | settings)
     steps_of_all = checked.schedule.steps * len(checked.layers)
     with progress_bar("forecasting", steps_of_all > LONG_RUN) as progress:
         planned = plan_settings(checked, None if progress is None else lambda done: progress(done, steps_of_all))

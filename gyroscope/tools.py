@@ -11,7 +11,7 @@ from gyroscope._checks import (
     positive_array,
     step_array,
 )
-from gyroscope._files import write_text
+from gyroscope._files import read_toml, write_text
 from gyroscope._json import dumps
 from gyroscope._types import Array, Int64, Integers, Number, Values
 
@@ -30,6 +30,7 @@ __all__ = [
     "dumps",
     "non_negative_array",
     "positive_array",
+    "read_toml",
     "step_array",
     "write_text",
 ]

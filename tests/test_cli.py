@@ -200,6 +200,12 @@ def test_bad_input_is_one_sentence_and_exit_code_2(argv, quoted, remedy, capsys)
         ("compare = 3", "compare=3"),
         ("milestones = 3\nschedule = 'step'", "milestones=3"),
         ("shape = 'axb'", "shape="),
+        ("lr = true", "lr=True must be a finite number"),
+        ("fan_in = true", "fan_in=True must be a number"),
+        ("init_norm = true", "init_norm=True must be a number"),
+        (f"lr = {'[' * 3000}{']' * 3000}", "more than 20 levels of tables or lists"),
+        (f"lr{'.a' * 3000} = 1", "more than 20 levels of tables or lists"),
+        (f"steps = {'9' * 5000}", "a number of more than 4,300 digits"),
     ],
 )
 def test_a_slip_in_the_file_is_quoted(text, quoted, capsys, tmp_path):
@@ -209,6 +215,14 @@ def test_a_slip_in_the_file_is_quoted(text, quoted, capsys, tmp_path):
     assert (code, out) == (2, "")
     assert quoted in err
     assert err.count("\n") == 1
+
+
+def test_a_file_may_begin_with_a_byte_order_mark(capsys, tmp_path):
+    path = tmp_path / "run.toml"
+    path.write_text("lr = 5e-4\n", encoding="utf-8-sig")
+    code, out, err = run(capsys, "plan", "--config", path, "--steps", "100")
+    assert (code, err) == (0, "")
+    assert "AdamW(lr=0.0005" in out
 
 
 def test_the_version_is_printed(capsys):

@@ -1,10 +1,8 @@
 """A plan from settings by name, from a command line or a TOML file."""
 
-import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from math import inf
-from pathlib import Path
 from typing import Any, final
 
 import numpy as np
@@ -120,16 +118,6 @@ def read_settings(settings: Mapping[str, Any]) -> PlanSettings:
         _steps_per_epoch(settings.get("batch_size"), settings.get("dataset_size")),
         tuple(rule_name(other) for other in (compare.split(",") if isinstance(compare, str) else compare)),
     )
-
-
-def read_config(path: Path) -> dict[str, Any]:
-    """Return the settings of a TOML file. Each [[layer]] table is one kind of layer."""
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ValueError(f"cannot read the configuration {str(path)!r}: {error.strerror or error}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"{str(path)!r} is not TOML: {error}") from None
 
 
 def _layers(settings: Mapping[str, Any], rule: UpdateRule) -> tuple[InitialLayer, ...]:

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 import gyroscope as gyro
+from gyroscope._files import read_toml
 from gyroscope.cli import main
 from gyroscope.planner import rule_settings
 from gyroscope.planner.rule_settings import RULES
@@ -106,10 +107,10 @@ def is_warning(text):
 @pytest.mark.parametrize("start", STARTS)
 @pytest.mark.parametrize("rule", RULES)
 def test_both_give_the_same_findings_and_facts(rule, start, tmp_path):
-    from gyroscope.planner import plan_settings, read_config, read_settings
+    from gyroscope.planner import plan_settings, read_settings
 
     norm, row_norm = norms(rule, start)
-    config = read_config(settings_file(tmp_path / "plan.toml", rule, norm))
+    config = read_toml(settings_file(tmp_path / "plan.toml", rule, norm))
     by_settings, by_model = plan_settings(read_settings(config)), model_plan(rule, row_norm)
     assert by_model.predictions[0].rule == by_settings.predictions[0].rule
     assert spoken(by_model.findings) == spoken(by_settings.findings)
@@ -122,7 +123,7 @@ def spoken(findings):
 
 
 def test_both_agree_on_several_layers_under_a_schedule(tmp_path):
-    from gyroscope.planner import plan_settings, read_config, read_settings
+    from gyroscope.planner import plan_settings, read_settings
 
     model = nn.ModuleDict({"small": nn.Linear(64, 8, bias=False), "large": nn.Linear(256, 8, bias=False)})
     nn.init.constant_(model["small"].weight, 1 / 8)
@@ -135,7 +136,7 @@ def test_both_agree_on_several_layers_under_a_schedule(tmp_path):
         '[[layer]]\nname = "small.weight"\nfan_in = 64\ninit_norm = 1.0\n'
         '[[layer]]\nname = "large.weight"\nfan_in = 256\ninit_norm = 8.0\n'
     )
-    by_settings = plan_settings(read_settings(read_config(path)))
+    by_settings = plan_settings(read_settings(read_toml(path)))
     assert len(by_model.findings) > 2
     assert {"layer_imbalance", "short_memory"} <= set(by_model.findings.kinds)
     assert str(by_model) == str(by_settings)

@@ -2,13 +2,14 @@
 
 import hashlib
 import json
-import tomllib
 from collections import Counter
 from dataclasses import dataclass
 from itertools import product
+from math import prod
 from pathlib import Path
 from typing import Any
 
+from gyroscope.tools import read_toml
 from gyroscope_lab.training.config import TrainConfig
 
 # A larger grid is treated as a typing error.
@@ -76,12 +77,7 @@ def read_sweep(path: Path) -> Sweep:
 
     Every combination of the grid is tried with every table of the list and every seed.
     """
-    try:
-        data = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ValueError(f"cannot read the sweep {str(path)!r}: {error.strerror or error}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"{str(path)!r} is not TOML: {error}") from None
+    data = read_toml(path)
     try:
         return _sweep(data)
     except ValueError as error:
@@ -100,14 +96,18 @@ def _sweep(data: dict[str, Any]) -> Sweep:
     tables = data.get("list", [{}])
     if not all(isinstance(table, dict) for table in tables):
         raise ValueError(f"list={tables!r} must be tables of settings, each below a line [[list]]")
+    axes = _axes(data["grid"]) if "grid" in data else {}
+    seeds = data.get("seeds", 1)
+    # Counted before anything is built, because a typing error may make billions.
+    count = prod(map(len, axes.values())) * len(tables) * _count_seeds(seeds)
+    if not 0 < count <= MOST_TRIALS:
+        raise ValueError(f"this makes {count:,} trials: a sweep has 1 to {MOST_TRIALS:,}")
     varied = [
-        {**table, **point, "seed": seed}
+        {**table, **dict(zip(axes, values, strict=True)), "seed": seed}
         for table in tables
-        for point in (_points(data["grid"]) if "grid" in data else [{}])
-        for seed in _seeds(data.get("seeds", 1))
+        for values in product(*axes.values())
+        for seed in (range(seeds) if isinstance(seeds, int) else seeds)
     ]
-    if not 0 < len(varied) <= MOST_TRIALS:
-        raise ValueError(f"this makes {len(varied):,} trials: a sweep has 1 to {MOST_TRIALS:,}")
     trials = tuple(SweepTrial(_config({**data.get("base", {}), **each}), each) for each in varied)
     names = Counter(trial.name for trial in trials)
     for trial in trials:
@@ -126,17 +126,17 @@ def _config(settings: dict[str, Any]) -> TrainConfig:
         raise ValueError(f"{settings!r} are not settings of a training run: {error}") from None
 
 
-def _seeds(seeds: Any) -> list[int]:
-    numbers = list(range(seeds)) if isinstance(seeds, int) else seeds
-    if not numbers or not all(type(number) is int and number >= 0 for number in numbers):
+def _count_seeds(seeds: Any) -> int:
+    numbers = [seeds - 1] if type(seeds) is int else seeds
+    if not isinstance(numbers, list) or not numbers or not all(type(each) is int and each >= 0 for each in numbers):
         raise ValueError(f"seeds={seeds!r} must be the number of seeds, at least 1, or a list of whole numbers")
-    return numbers
+    return seeds if type(seeds) is int else len(seeds)
 
 
-def _points(grid: dict[str, Any]) -> list[dict[str, Any]]:
+def _axes(grid: dict[str, Any]) -> dict[str, list[Any]]:
     if not grid:
         raise ValueError("[grid] is empty: give a list of values for a setting, or leave [grid] out")
     for name, values in grid.items():
         if not isinstance(values, list) or not values:
             raise ValueError(f"[grid] {name}={values!r} must be a list of values")
-    return [dict(zip(grid, values, strict=True)) for values in product(*grid.values())]
+    return grid

@@ -87,6 +87,11 @@ class TrainConfig:
             )
         for name in ("batch_size", "accumulate", "shrink", "evaluations"):
             check_count(name, getattr(self, name), at_least=1)
+        if self.steps is not None:
+            check_count("steps", self.steps, at_least=1)
+        for name in ("lr", "weight_decay", "momentum", "epochs", "clip"):
+            if getattr(self, name) is not None:
+                check_non_negative(name, getattr(self, name))
         check_non_negative("warmup", self.warmup)
         if self.schedule not in SCHEDULES:
             raise ValueError(f"schedule={self.schedule!r} is unknown: choose one of {', '.join(SCHEDULES)}")
@@ -98,8 +103,6 @@ class TrainConfig:
             check_count("sample_every", self.sample_every, at_least=1)
         for share in self.milestones:
             check_fraction("milestones", share)
-        if self.clip is not None:
-            check_non_negative("clip", self.clip)
 
     def num_steps(self, steps_per_epoch: int) -> int:
         """Return the number of optimizer steps of the run."""

@@ -173,6 +173,9 @@ def test_the_good_region_is_one_piece_around_the_best(tmp_path):
     assert (found.low, found.high, found.at_low_end, found.at_high_end) == (0.1, 1.0, True, True)
 
 
+AXIS = list(range(1, 2001))
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [
@@ -192,6 +195,13 @@ def test_the_good_region_is_one_piece_around_the_best(tmp_path):
         ("seeds = ['a']\n", "must be the number of seeds"),
         ("metric = 'beauty'\n", "metric='beauty' is unknown: choose validation_loss or validation_accuracy"),
         ("seeds = 20000\n[base]\nsteps = 3\n", "makes 20,000 trials"),
+        ("seeds = 100000000\n[base]\nsteps = 3\n", "makes 100,000,000 trials"),
+        ("seeds = true\n", "seeds=True must be the number of seeds"),
+        (f"[grid]\nlr = {AXIS}\nclip = {AXIS}\nwarmup = {AXIS}\n", "makes 8,000,000,000 trials"),
+        ("[base]\nsteps = 3\nlr = true\n", "lr=True must be a finite number"),
+        ("[base]\nsteps = true\n", "steps=True must be a whole number"),
+        (f"[base]\nsteps = {'9' * 5000}\n", "a number of more than 4,300 digits"),
+        (f"[base]\nsteps = {'[' * 3000}{']' * 3000}\n", "more than 20 levels of tables or lists"),
     ],
 )
 def test_a_file_that_makes_no_sweep_is_one_sentence_that_names_it(tmp_path, text, words):
@@ -202,7 +212,7 @@ def test_a_file_that_makes_no_sweep_is_one_sentence_that_names_it(tmp_path, text
 
 def test_a_sweep_that_cannot_begin_is_one_sentence(tmp_path, capsys):
     for arguments, words in [
-        ([tmp_path / "none.toml"], "cannot read the sweep"),
+        ([tmp_path / "none.toml"], "cannot read"),
         ([tmp_path / "plan.toml", "--jobs", "0"], "jobs=0 must be a whole number"),
         ([tmp_path / "plan.toml", "--jobs", "2", "--ray", "local"], "give one of them"),
     ]:
