@@ -181,7 +181,11 @@ class Feed:
             return self._followed
         self._read_at = now
         try:
-            status = (self.path / FILE).stat()
+            file = self.path / FILE
+            # The index follows no links, but one may have taken the place of the run since.
+            if file.resolve() != file:
+                raise RunError(f"{self.name} was moved, and a link is in its place.")
+            status = file.stat()
             # Device and inode, because a run that was deleted and made again has the same path.
             identity = (status.st_dev, status.st_ino)
             if self._followed is None or self._followed.identity != identity or not self._followed.read_on():

@@ -133,6 +133,18 @@ def test_links_that_lead_out_are_not_followed(client, folder, tmp_path):
     assert list(listed(client)) == ["first"]
 
 
+@pytest.mark.parametrize("place", ["first", "first/run.sqlite"])
+def test_a_link_that_takes_the_place_of_a_run_is_not_followed(client, folder, tmp_path, place):
+    outside = make.run_at(tmp_path / "outside", make.healthy(**make.SMALL))
+    (run,) = client.get("/runs").json()
+    assert client.get(f"/data?run={run['id']}").status_code == 200
+    os.rename(folder / place, tmp_path / "moved")
+    (folder / place).symlink_to(outside / Path(place).relative_to("first"))
+    for address in ("/data?run={}", "/update?run={}&at=1.30.1", "/distribution?run={}&layer=x&quantity=norm&step=0"):
+        said = client.get(address.format(run["id"])).text
+        assert "a link is in its place" in said
+
+
 def test_names_are_shown_and_never_run(client, folder):
     make.run_at(folder / SCRIPT, make.healthy(**make.SMALL))
     make.run_at(folder / "..%2f..%2fetc", make.healthy(**make.SMALL))
