@@ -31,7 +31,8 @@ class RotationCallback(transformers.TrainerCallback):  # type: ignore[misc]
     """A callback that measures how fast each weight vector rotates while a Trainer trains.
 
     Accelerate's wrapper of the optimizer is unwrapped. TensorBoard, Weights & Biases, trackio and MLflow get the
-    numbers if the Trainer reports to them, in the Trainer's own run. The run gets the losses that the Trainer logs.
+    numbers if the Trainer reports to them, in the Trainer's own run. The run gets the losses that the Trainer logs, with
+    `logging_steps=1` those of every step. It also gets the size of the batch, which `gyroscope transfer --from` reads.
     Training that resumes from a checkpoint resumes the run. At the end the diagnosis is in `diagnosis`.
 
     path: directory of the run. Default: rotation in the Trainer's output_dir.
@@ -51,7 +52,19 @@ class RotationCallback(transformers.TrainerCallback):  # type: ignore[misc]
         # Other processes measure, but only this one writes and reports.
         reported = self._sinks(args) if state.is_world_process_zero else []
         sinks = [*self.options.get("sinks", ()), *reported]
-        options = {**self.options, "sinks": sinks, "resume": resume, "start": state.global_step if resume else None}
+        # A transfer needs the batch, in samples of all processes. What the user gives counts instead.
+        known = {
+            "batch_size": (state.train_batch_size or args.train_batch_size) * args.world_size,
+            "accumulate": args.gradient_accumulation_steps,
+            "logging_steps": args.logging_steps,
+        }
+        options = {
+            **self.options,
+            "sinks": sinks,
+            "config": known | dict(self.options.get("config") or {}),
+            "resume": resume,
+            "start": state.global_step if resume else None,
+        }
         self.tracker = Tracker(trained["model"], trained["optimizer"], path, **options)
 
     def _sinks(self, args: Any) -> list[Sink]:

@@ -599,6 +599,12 @@ def test_a_sentence_says_from_which_steps_on_incidents_are_judged(loss, sentence
     assert judged_steps(quiet(loss=loss)).startswith(sentence)
 
 
+def test_a_run_of_a_hugging_face_trainer_is_told_the_option_that_logs_every_loss():
+    record = quiet(loss=False)
+    record.config = {"user": {"logging_steps": 500}}
+    assert " Log the loss at every step (logging_steps=1) to judge it too. " in judged_steps(record)
+
+
 def test_a_short_run_says_nothing_about_incidents():
     record = quiet(loss=False)
     record.steps = record.steps[:15]

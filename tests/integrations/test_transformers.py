@@ -5,6 +5,7 @@ import pytest
 import torch
 
 import gyroscope as gyro
+from gyroscope.planner.transfer_run import read_run
 from gyroscope.store import open_run
 
 transformers = pytest.importorskip(
@@ -44,11 +45,12 @@ def sequences(count=16):
     return [{"input_ids": row, "labels": row} for row in rows]
 
 
-def train(model, folder, *, steps=6, resume=None, callbacks=(), report_to="none", **options):
+def train(model, folder, *, steps=6, resume=None, callbacks=(), report_to="none", accumulate=1, **options):
     arguments = transformers.TrainingArguments(
         output_dir=str(folder),
         max_steps=steps,
         per_device_train_batch_size=2,
+        gradient_accumulation_steps=accumulate,
         learning_rate=1e-2,
         weight_decay=0.1,
         logging_steps=2,
@@ -111,6 +113,14 @@ def test_a_trainer_is_measured_through_accelerates_optimizer(tmp_path):
     assert np.isfinite(run.series("transformer.h.0.mlp.c_fc.weight", "predicted_angular_update")).any()
     assert run.scalar("loss")[0].tolist() == [1, 3, 5]
     assert str(watch.diagnosis) == str(run.diagnose())
+
+
+def test_the_run_knows_its_batch_and_how_often_losses_are_logged(tmp_path):
+    watch = callback(every=1, config={"note": "mine", "logging_steps": 7})
+    train(gpt2(), tmp_path, callbacks=[watch], accumulate=3)
+    run = open_run(tmp_path / "rotation")
+    assert run.config["user"] == {"batch_size": 2, "accumulate": 3, "logging_steps": 7, "note": "mine"}
+    assert read_run(run.path).batch == 6
 
 
 def test_training_that_goes_on_from_a_checkpoint_goes_on_with_the_run(tmp_path):

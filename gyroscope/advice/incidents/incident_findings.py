@@ -1,5 +1,7 @@
 """Incidents in words: what happened at which step, what came first, the likely cause, and where to look."""
 
+from collections.abc import Mapping
+
 from gyroscope.advice import thresholds as limit
 from gyroscope.advice.findings import NOTHING, Finding, Remedy
 from gyroscope.advice.incidents.incident_search import incidents, search_of
@@ -40,7 +42,11 @@ def judged_steps(record: Record) -> str | None:
     known = [f"{name} from step {step:,} on" for name, step in first_steps.items() if step is not None]
     if not known:
         return None
-    unknown = "" if search.losses_judged_from is not None else " Log the loss to judge it too."
+    # The callback for Hugging Face stores how often its Trainer logs.
+    user = record.config.get("user")
+    in_trainer = isinstance(user, Mapping) and "logging_steps" in user
+    how = "Log the loss at every step (logging_steps=1)" if in_trainer else "Log the loss"
+    unknown = "" if search.losses_judged_from is not None else f" {how} to judge it too."
     rate = f"Expect about one false alarm in {limit.STEPS_PER_FALSE_ALARM:,} steps."
     return f"Incidents are judged by {' and '.join(known)}.{unknown} {rate}"
 
