@@ -31,8 +31,8 @@ class RotationCallback(transformers.TrainerCallback):  # type: ignore[misc]
     """A callback that measures how fast each weight vector rotates while a Trainer trains.
 
     Accelerate's wrapper of the optimizer is unwrapped. TensorBoard, Weights & Biases, trackio and MLflow get the
-    numbers if the Trainer reports to them, in the Trainer's own run. The run gets the losses that the Trainer logs, with
-    `logging_steps=1` those of every step. It also gets the size of the batch, which `gyroscope transfer --from` reads.
+    numbers if the Trainer reports to them, in the Trainer's own run. The run gets the losses that the Trainer logs. Set
+    `logging_steps=1` to store every loss. It also gets the size of the batch, which `gyroscope transfer --from` reads.
     Training that resumes from a checkpoint resumes the run. At the end the diagnosis is in `diagnosis`.
 
     path: directory of the run. Default: rotation in the Trainer's output_dir.
