@@ -84,7 +84,7 @@ def placed_like(values: Tensor, like: Tensor) -> Tensor:
 
 def row_like(p: Tensor, split: Split, values: Tensor) -> Tensor:
     """Return values per vector that every process has, distributed over processes like the vectors of a parameter."""
-    values = values.to(p.device)
+    values = values.to(p.device).reshape(split.values_shape(p.shape))
     if not hasattr(p, "placements"):
         return values
     sharded = cast(Any, p)
@@ -97,7 +97,7 @@ def across_processes(p: Tensor, split: Split) -> Across | None:
     axes = split.axes(p.dim())
     cuts = _cuts(placements)
     numbered = _is_numbered(placements, split, p.dim())
-    # Cut along the axis that counts vectors, or not at all: every process has whole vectors.
+    # Cut along an axis that counts vectors, or not at all: every process has whole vectors.
     dims = tuple(i for i, cut in enumerate(cuts) if cut is not None and (numbered or cut not in axes))
     if not dims:
         return None
@@ -126,17 +126,16 @@ def _row_placements(placements: Sequence[Any], split: Split, num_dims: int) -> l
     """Return where values per vector are: with whole vectors, or else on every process."""
     from torch.distributed.tensor import Replicate
 
-    axes = split.axes(num_dims)
     if _is_numbered(placements, split, num_dims):
         return [Replicate()] * len(placements)
+    axes = split.axes(num_dims)
     pairs = zip(placements, _cuts(placements), strict=True)
-    return [_along(part, 0) if cut is not None and cut in axes else Replicate() for part, cut in pairs]
+    return [_along(part, axes.index(cut)) if cut is not None and cut in axes else Replicate() for part, cut in pairs]
 
 
 def _is_numbered(placements: Sequence[Any], split: Split, num_dims: int) -> bool:
-    """Return whether a shard may begin and end within a group, or within the indices of one of several axes."""
-    axes = split.axes(num_dims)
-    return (split.granularity == "group" or len(axes) > 1) and any(cut in axes for cut in _cuts(placements))
+    """Return whether a shard may begin and end within a group."""
+    return split.granularity == "group" and any(cut in split.axes(num_dims) for cut in _cuts(placements))
 
 
 def _cuts(placements: Sequence[Any]) -> list[int | None]:

@@ -79,6 +79,18 @@ class Split:
             )
         return prod(shape[axis] for axis in axes) // self._grouped
 
+    def values_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
+        """Return the shape in which values per vector are kept: an index of neurons for each of their axes.
+
+        Values can then be distributed over processes as the vectors are.
+
+        >>> Split(axis=(0, 1)).values_shape((8, 64, 32))
+        (8, 64)
+        """
+        if self.granularity != "neuron":
+            return (self.num_vectors(shape),)
+        return tuple(shape[axis] for axis in self.axes(len(shape)))
+
     def fan_in(self, shape: Sequence[int]) -> int:
         """Return the number of entries of one vector of a tensor of this shape.
 

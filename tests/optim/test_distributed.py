@@ -30,6 +30,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import gyroscope as gyro
 from gyroscope import optim
+from gyroscope.optim._engine.compiled import PROGRAMS
 from tests.optim.catalogue import CATALOGUE
 from tests.processes import run_processes
 
@@ -73,16 +74,29 @@ class EverySplit(nn.Module):
         return (x * self.gain) @ self.whole.T
 
 
+class Experts(nn.Module):
+    """Three experts [experts, outputs, inputs], of which two processes have two and one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.experts = nn.Parameter(0.3 * torch.randn(3, 5, 4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.einsum("bi,eoi->bo", x, self.experts)
+
+
 def network(kind: str) -> nn.Module:
-    """Rows that two processes share evenly (6), unevenly (9) and not at all (1); or every split at once."""
+    """Rows that two processes share evenly (6), unevenly (9) and not at all (1); or every split; or experts."""
     torch.manual_seed(0)
     if kind == "splits":
         return EverySplit().double()
+    if kind == "experts":
+        return Experts().double()
     return nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 9), nn.LayerNorm(9), nn.Linear(9, 1)).double()
 
 
 def optimizer_of(model: nn.Module, name: str) -> torch.optim.Optimizer:
-    splits = SPLITS if isinstance(model, EverySplit) else {}
+    splits = SPLITS if isinstance(model, EverySplit | Experts) else {}
     groups = [{"params": [p], **splits.get(key, {})} for key, p in model.named_parameters()]
     if name == "RotationalAdamW":
         groups[0] |= {"imbalance": (0.5, 3.0, 0)}  # values per vector that no process may draw for itself
@@ -140,6 +154,22 @@ def with_offloaded_state(name: str, rank: int, mesh: DeviceMesh) -> tuple[nn.Mod
     model = network("rows")
     fully_shard(model, mesh=mesh, offload_policy=CPUOffloadPolicy(pin_memory=False))
     return model, trained(model, optimizer_of(model, name), 0, MORE, rank, 2)
+
+
+def with_experts(name: str, rank: int, mesh: DeviceMesh) -> tuple[nn.Module, list[int]]:
+    model = network("experts")
+    fully_shard(model, mesh=mesh)
+    return model, trained(model, optimizer_of(model, name), 0, STEPS, rank, 2)
+
+
+def compiled_experts(rank: int, mesh: DeviceMesh) -> tuple[list[torch.Tensor], int]:
+    """The weights after compiled steps, and how many programs were compiled for them."""
+    model = network("experts")
+    fully_shard(model, mesh=mesh)
+    before = len(PROGRAMS)
+    optimizer = optim.RotationalAdamW([{"params": list(model.parameters()), **SPLITS["experts"]}], compile=True)
+    trained(model, optimizer, 0, MORE, rank, 2)
+    return whole_weights(model), len(PROGRAMS) - before
 
 
 def under_tensor_parallelism(name: str, rank: int, mesh: DeviceMesh) -> tuple[nn.Module, list[int]]:
@@ -250,7 +280,7 @@ def worker(rank: int, ports: list[int], folder: Path) -> None:
         states = {}
         for name in ROWS:
             kept = {}
-            for way in (under_ddp, under_fsdp, under_tensor_parallelism, with_offloaded_state):
+            for way in (under_ddp, under_fsdp, under_tensor_parallelism, with_offloaded_state, with_experts):
                 model, counts = way(name, rank, pair)
                 kept[way.__name__] = (whole_weights(model), counts)
             model, counts, optimizer = by_splits(name, rank, pair)
@@ -261,6 +291,7 @@ def worker(rank: int, ports: list[int], folder: Path) -> None:
                 model, counts = under_both(name, rank, both)
                 kept["under_both"] = (whole_weights(model), counts)
                 kept["reports"] = reports(name, rank, pair)
+                kept["compiled_experts"] = compiled_experts(rank, pair)
             if rank == 0:
                 torch.save(kept, folder / f"{name}.pt")
         save(states, checkpoint_id=folder / "checkpoint", process_group=pair.get_group())
@@ -297,6 +328,22 @@ def test_fsdp2_trains_as_one_process_does_and_whole_neurons_need_no_communicatio
     assert_same(weights, alone(name, "rows"))
     # Matrices that rotate as a whole take one reduction for all layers.
     assert counts == ([1, 1] if ROWS[name].whole else [0, 0])
+
+
+@every_row
+def test_experts_cut_between_experts_train_as_one_process_does_and_need_no_communication(name, folder):
+    weights, counts = torch.load(folder / f"{name}.pt")["with_experts"]
+    assert_same(weights, alone(name, "experts"))
+    assert counts == [0, 0]
+
+
+def test_experts_cut_between_experts_take_compiled_steps(folder):
+    weights, programs = torch.load(folder / "RotationalAdamW.pt")["compiled_experts"]
+    model = network("experts")
+    optimizer = optim.RotationalAdamW([{"params": list(model.parameters()), **SPLITS["experts"]}])
+    trained(model, optimizer, 0, MORE)
+    assert_same(weights, [p.detach() for p in model.parameters()])
+    assert programs == 1
 
 
 @every_row

@@ -4,6 +4,8 @@ import pytest
 import torch
 from torch import nn
 
+import gyroscope as gyro
+from gyroscope.geometry import Split
 from tests.optim.catalogue import compiles, every_compiling, every_optimizer
 
 SHAPE = (3, 5, 7)
@@ -35,3 +37,18 @@ def test_experts_step_as_the_matrix_of_their_neurons_does(row, transposed):
 def test_compiled_experts_step_as_they_do_eagerly(row):
     compiled = trained(row.make, SHAPE, (0, 1), compile=True)
     torch.testing.assert_close(compiled, trained(row.make, SHAPE, (0, 1)), rtol=1e-5, atol=2e-6)
+
+
+def test_an_autopsy_reads_the_values_of_experts():
+    torch.manual_seed(0)
+    weight = nn.Parameter(torch.randn(SHAPE))
+    optimizer = gyro.optim.RotationalAdamW([{"params": [weight], "param_names": ["experts"], "axis": (0, 1)}], lr=0.01)
+    for _ in range(4):
+        weight.grad = torch.randn(SHAPE)
+        before = weight.detach().clone()
+        optimizer.step()
+    assert optimizer.state[weight]["radius"].shape == SHAPE[:2]
+    layer = gyro.autopsy({"model": {"experts": weight.detach()}, "optimizer": optimizer.state_dict()}).layers["experts"]
+    angles = Split(axis=(0, 1)).angle(before, weight.detach())
+    assert layer.exact
+    assert layer.rotation == pytest.approx(float(angles.mean()), rel=1e-4)

@@ -1,7 +1,7 @@
 """One pass over a weight and its optimizer state: a few sums per vector, in float64, block by block."""
 
 from collections.abc import Iterator, Mapping
-from math import ceil
+from math import ceil, prod
 
 import numpy as np
 import torch
@@ -88,12 +88,12 @@ def _kept(parameter: ParameterState, split: Split, update: LastUpdate) -> Mappin
         if not isinstance(value, StoredTensor):
             return None
         count = split.num_vectors(parameter.weight.shape)
-        if value.shape != (count,):
+        if prod(value.shape) != count:
             raise ValueError(
                 f"the optimizer's {name} of {parameter.name!r} has the shape {value.shape}, the weight {count} vectors."
                 " They are not from the same model"
             )
-        values[name] = value.load().to(torch.float64).numpy()
+        values[name] = value.load().to(torch.float64).numpy().ravel()
     return values
 
 

@@ -171,7 +171,7 @@ def _held_ids(p: Tensor, split: Split) -> tuple[Ids, Split]:
         split = across.split
         ids = across.owners
     else:
-        ids = local(row_like(p, split, torch.arange(split.num_vectors(p.shape))))
+        ids = local(row_like(p, split, torch.arange(split.num_vectors(p.shape)))).flatten()
     held = [at == 0 or part.is_shard() for part, at in zip(sharded.placements, mesh.get_coordinate(), strict=True)]
     return (ids.cpu().numpy() if all(held) else np.empty(0, dtype=np.int64)), split
 

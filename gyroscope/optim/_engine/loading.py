@@ -164,7 +164,7 @@ def expected_shapes(step: Step, p: Tensor, split: Split) -> dict[str, torch.Size
     stacked = () if isinstance(step, VectorStep) or not step.stacked else (step.stacked,)
     shapes = {key: torch.Size((*stacked, *p.shape)) for key in step.moments}
     if isinstance(step, VectorStep):
-        shapes |= {key: torch.Size([split.num_vectors(p.shape)]) for key in step.rows}
+        shapes |= {key: torch.Size(split.values_shape(p.shape)) for key in step.rows}
     return shapes
 
 
@@ -174,7 +174,7 @@ def restored(value: Tensor, like: Tensor, split: Split) -> Tensor:
     if hasattr(value, "placements"):
         return value
     if hasattr(like, "placements"):
-        if value.dim() == 1 < like.dim():
+        if value.dim() < like.dim():
             return row_like(like, split, value)
         # Moments, or several of them stacked.
         stacked = value.dim() > like.dim()

@@ -181,6 +181,7 @@ class Preparation:
             rows = list(map(local, rows))
             across = across_processes(p, split)
             split = split if across is None else across.split
+        rows = [row if row.dim() == 1 else row.view(-1) for row in rows]
         size = w.numel()
         if across is None and size == 0:  # an empty shard has nothing to rotate, and no process waits for it
             return
