@@ -105,6 +105,7 @@ class RunData:
     plane          rotation and memory around the settings: `run_theory.plane`
     stability      where Adam's betas are: `run_theory.stability`
     id             under which a live page knows the run
+    colour         number of its colour: its place among the runs that were named, so that it is the same on all pages
     """
 
     name: str
@@ -125,6 +126,7 @@ class RunData:
     notes: Sequence[str]
     config: Mapping[str, Any]
     id: str = ""
+    colour: int = 0
 
     @property
     def score(self) -> tuple[float, ...]:

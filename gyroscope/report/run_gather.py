@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +53,8 @@ def gather(paths: Sequence[str | os.PathLike[str]], at: int | None = None, progr
 def make_report(runs: Sequence[RunData], all_layers: Sequence[Sequence[str]], at: int | None = None) -> Report:
     """Return the report on gathered runs, given all layers that each run has."""
     summary = comparison_summary(runs, all_layers) if len(runs) > 1 else []
-    return Report(ordered(runs), gyroscope.__version__, summary, at=at)
+    coloured = [replace(run, colour=number) for number, run in enumerate(runs)]
+    return Report(ordered(coloured), gyroscope.__version__, summary, at=at)
 
 
 def check(run: Run) -> None:

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from gyroscope.cli import main
+from gyroscope.render import theme
 from gyroscope.render.run_page import page
 from gyroscope.report import gather
 from gyroscope.store import Sample, open_run
@@ -111,6 +112,25 @@ def test_what_training_logged_is_drawn_above_rotation_on_the_same_axis_of_steps(
     tab.close()
     assert fallen.js(f"{EQUILIBRIUM}.data.filter(one => /^y[3-9]$/.test(one.yaxis)).length") == 0
     assert fallen.js(f"{EQUILIBRIUM}.layout.yaxis.domain") == [0.3, 1]
+
+
+def test_long_names_of_logged_values_are_whole_and_do_not_touch(browser, tmp_path):
+    names = ["held_out_accuracy_top_five", "held_out_loss", "validation_perplexity_of_code"]
+    with make.writer(tmp_path / "run", make.healthy(**make.SMALL)) as new:
+        for step, layers in make.samples(make.healthy(**make.SMALL)):
+            new.put(Sample(step, 1.7e9 + step, dict(enumerate(layers))))
+        new.put_scalars([(step, dict.fromkeys(names, 1 + 1 / (1 + step))) for step in range(0, 300, 10)])
+    tab = opened(browser, tmp_path, ["run"])
+    shown = tab.page.locator("#equilibrium-figure .annotation-text")
+    places = {text: shown.nth(i).bounding_box() for i, text in enumerate(shown.all_text_contents())}
+    titles = tab.page.locator("#equilibrium-figure .infolayer text[class*=title]")
+    boxes = [places[name] for name in names] + [titles.nth(i).bounding_box() for i in range(titles.count())]
+    assert len(boxes) == 6  # with the titles of the steps, of rotation and of lr
+    for i, one in enumerate(boxes):
+        for other in boxes[:i]:
+            beside = one["x"] >= other["x"] + other["width"] or other["x"] >= one["x"] + one["width"]
+            assert beside or one["y"] >= other["y"] + other["height"] or other["y"] >= one["y"] + one["height"]
+    tab.close()
 
 
 def test_dark_by_the_system_light_by_the_button_and_on_paper(fallen):
@@ -249,9 +269,13 @@ def test_the_table_and_the_verdict_say_that_a_layer_is_not_finite(browser, tmp_p
 
 
 def test_three_runs_are_compared_best_and_worst_first_in_narrow_and_wide_windows(browser, runs):
-    tab = opened(browser, runs, ["healthy", "imbalanced", "fell_out"], viewport={"width": 400, "height": 900})
+    tab = opened(browser, runs, ["fell_out", "healthy", "imbalanced"], viewport={"width": 400, "height": 900})
     heads = tab.page.locator("#verdict h3").all_inner_texts()
     assert heads == ["healthy (least stands out)", "imbalanced (most stands out)", "fell_out"]
+    # A run has the colour of its place in the command, which orders the demo's other page too.
+    swatches = "[...document.querySelectorAll('#verdict h3 .swatch')].map(one => getComputedStyle(one).backgroundColor)"
+    given = [tuple(bytes.fromhex(theme.COLOURS[place][1:])) for place in (1, 2, 0)]
+    assert tab.js(swatches) == [f"rgb{colour}" for colour in given]
     legend = tab.js(f"{EQUILIBRIUM}.data.filter(one => one.showlegend !== false).map(one => one.name)")
     assert legend == ["healthy", "imbalanced", "fell_out"]
     before = tab.js("document.getElementById('heat-figure').data[0].z[1][50]")

@@ -177,6 +177,7 @@ def test_what_training_logged_is_there_by_name_and_thinned_where_it_is_long(tmp_
 def test_of_several_runs_that_with_the_fewest_findings_stands_first_then_that_with_the_most(runs):
     report = gather([runs / name for name in ("imbalanced", "healthy", "fell_out")])
     assert [run.name for run in report.runs] == ["healthy", "imbalanced", "fell_out"]
+    assert [run.colour for run in report.runs] == [1, 0, 2]
 
 
 def test_runs_of_one_name_are_told_apart_by_what_stands_above(tmp_path):

@@ -7,7 +7,7 @@ type Severity = "bad" | "warn" | "note" | "good";
 // ---- a report on runs: report/run_data.py
 interface Report { runs: RunData[]; gyroscope: string; summary: string[]; max_usual_ratio: number; min_rate_share: number; at: number | null }
 interface RunData extends Findings {
-  name: string; id: string; status: string; total: number; stride: number;
+  name: string; id: string; status: string; total: number; stride: number; colour: number;
   steps: number[]; series: Record<string, Values>;
   groups: GroupData[]; layers: LayerData[];
   plane: Plane | null; stability: Stability | null; config: unknown;

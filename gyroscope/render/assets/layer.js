@@ -35,7 +35,7 @@ function drawCurve(id, want) {
   /** @type {[Trace[], Values[], Values[]]} */
   const [traces, shown, bands] = [[], [], []];
   state.report.runs.forEach((run, number) => {
-    const layer = layerOf(run, state.layer), many = several(), own = colour(number);
+    const layer = layerOf(run, state.layer), many = several(), own = runColour(number);
     if (!layer) return;
     /** @type {(key: string, name: string, shade: string, dash?: string) => void} */
     const take = (key, name, shade, dash) => {
@@ -89,7 +89,7 @@ async function drawLook() {
   slider.setAttribute("aria-valuetext", "step " + found.step);
   $("look-at").textContent = `step ${found.step.toLocaleString("en")}`;
   const edges = [...found.counts, 0].map((_, i) => 2 ** ((found.first + i - 96) / 2));
-  const own = colour(state.run), unit = state.quantity === "norm" ? "" : " rad";
+  const own = runColour(state.run), unit = state.quantity === "norm" ? "" : " rad";
   const shapes = [found.least, found.most].filter(x => x > 0).map(x => ({ type: "line", x0: x, x1: x, yref: "paper", y0: 0, y1: 1,
     line: { color: colour(1), dash: "dot", width: 2 } }));
   draw("look-figure", [{ x: edges, y: [...found.counts, 0], type: "scatter", mode: "lines", fill: "tozeroy", fillcolor: faint(own, 0.45),

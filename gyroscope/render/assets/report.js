@@ -8,6 +8,8 @@ const SUMMARY = [["rotation", "rotation"], ["rotation_ratio", "÷ predicted"], [
 const state = { report: /** @type {any} */ (null), live: null, run: 0, layer: "", quantity: "angular_update", look: -1,
   sort: ["", 1], filter: "", open: new Set(), redraw: 0, spoken: "" };
 const several = () => state.report.runs.length > 1;
+/** @type {(number: number) => string} */
+const runColour = number => colour(state.report.runs[number].colour);
 const current = () => state.report.runs[state.run];
 /** @type {(run: RunData, name: string) => LayerData} */
 const layerOf = (run, name) => /** @type {LayerData} */ (run.layers.find(layer => layer.name === name));
@@ -38,7 +40,7 @@ const rank = number => number === 0 ? " (least stands out)" : number === 1 ? " (
 /** @type {(layer: LayerData, run: number) => HTMLElement} */
 const chip = (layer, run) => element("button", { type: "button", className: "chip", title: layer.name, onclick: () => { choose(run); openLayer(layer.name); } }, layer.label);
 /** @type {(number: number) => HTMLElement} */
-const swatch = number => { const one = element("span", { className: "swatch" }); one.style.background = colour(number); return one; };
+const swatch = number => { const one = element("span", { className: "swatch" }); one.style.background = runColour(number); return one; };
 
 /** @param {string[]} sentences */
 const summary = sentences => sentences.length ? [element("p", { className: "summary" }, sentences.join(" "))] : [];

@@ -1,11 +1,11 @@
 "use strict";
 // The figures of a run: equilibrium with what training logged, the map of layers, balance, signal, the plane, stability.
 // Values that training logged: one small chart for each name above the rotation chart, on the same axis of steps.
-const MOST_LOGGED = 4, LOGGED_HEIGHT = 140, GAP = 0.16; // number of charts, pixels of each, and the share of it that stays free below
+const MOST_LOGGED = 4, LOGGED_HEIGHT = 140, GAP = 0.16; // number of charts, pixels of each, and the share of it that its name takes
 const LOSS = /loss|nll|entropy|perplexity|ppl|error/i;
 const loggedNames = () => [...new Set(state.report.runs.flatMap(run => Object.keys(run.scalars)))].slice(0, MOST_LOGGED);
-/** @param {string} name @param {number} place @param {number} count @param {number} base @param {Trace[]} traces */
-function loggedChart(name, place, count, base, traces) {
+/** @param {string} name @param {number} place @param {number} count @param {number} base @param {Trace[]} traces @param {Layout[]} annotations */
+function loggedChart(name, place, count, base, traces, annotations) {
   const axis = place + 3; // after the axes of rotation and of the learning rate
   /** @type {number[][]} */
   const all = [];
@@ -13,13 +13,14 @@ function loggedChart(name, place, count, base, traces) {
     const logged = Object.hasOwn(run.scalars, name) ? run.scalars[name] : null;
     if (!logged) return;
     all.push(finite(logged.values));
-    traces.push(line(logged.steps, logged.values, several() ? `${name}, ${run.name}` : name, colour(number), { yaxis: "y" + axis, showlegend: false,
+    traces.push(line(logged.steps, logged.values, several() ? `${name}, ${run.name}` : name, runColour(number), { yaxis: "y" + axis, showlegend: false,
       legendgroup: several() ? "run" + number : name, mode: logged.steps.length > 1 ? "lines" : "markers", line: { width: 1.5 } }));
   });
   const values = all.flat(), low = values.reduce((a, b) => Math.min(a, b), Infinity), high = values.reduce((a, b) => Math.max(a, b), -Infinity);
-  const part = (1 - base) / count, top = 1 - place * part, log = LOSS.test(name) && low > 0 && high > 10 * low;
-  const title = name.length > 16 ? name.slice(0, 15) + "…" : name;
-  return ["yaxis" + axis, { title: { text: plain(title) }, domain: [top - part * (1 - GAP), top],
+  const part = (1 - base) / count, top = 1 - (place + GAP) * part, log = LOSS.test(name) && low > 0 && high > 10 * low;
+  // The name is above its chart, because names beside charts this low would touch each other.
+  annotations.push({ text: labels([name])[0], x: 0, xref: "paper", xanchor: "left", y: top, yref: "paper", yanchor: "bottom", showarrow: false, borderpad: 0, font: { size: 12 } });
+  return ["yaxis" + axis, { domain: [top - part * (1 - 1.3 * GAP), top],
     ...(log ? { type: "log", range: [Math.log10(low / 1.2), Math.log10(high * 1.2)] } : {}) }];
 }
 
@@ -28,7 +29,7 @@ function loggedChart(name, place, count, base, traces) {
 const markColour = (mark, own) => mark.incident ? Look.of("warn") : own;
 /** @type {(runs: [RunData, number][]) => Layout[]} */
 const marked = runs => runs.flatMap(([run, number]) => run.marks.map(mark => ({ type: "line", x0: mark.step, x1: mark.step, yref: "paper",
-  y0: 0, y1: 1, line: { color: markColour(mark, several() ? colour(number) : Look.of("soft")), width: mark.incident ? 1.5 : 1, dash: "dot" } })));
+  y0: 0, y1: 1, line: { color: markColour(mark, several() ? runColour(number) : Look.of("soft")), width: mark.incident ? 1.5 : 1, dash: "dot" } })));
 /** @type {() => [RunData, number][]} */
 const allRuns = () => state.report.runs.map((run, number) => [run, number]);
 // A time axis: all steps, or those around the one at which the page opens.
@@ -53,7 +54,7 @@ function drawEquilibrium() {
   const shapes = marked(allRuns()), rows = Math.min(4, state.report.runs.reduce((most, run) => Math.max(most, run.marks.length), state.report.runs.length));
   const names = loggedNames(), height = 520 + LOGGED_HEIGHT * names.length, base = 520 / height; // share of rotation and lr
   state.report.runs.forEach((run, number) => {
-    const many = several(), own = colour(number), group = { legendgroup: "run" + number };
+    const many = several(), own = runColour(number), group = { legendgroup: "run" + number };
     const pick = (/** @type {string} */ name) => atRate(run, run.series[name]);
     const [low, middle, high] = ["q05", "q50", "q95"].map(q => pick("angular_update.mean." + q));
     const predicted = pick("predicted_angular_update.q50"), forecast = pick("forecast_angular_update.q50");
@@ -78,7 +79,7 @@ function drawEquilibrium() {
   });
   const range = logRange(lines, bands);
   if (range) range[1] += (range[1] - range[0]) * rows * ROW / (0.7 - rows * ROW);
-  const logged = Object.fromEntries(names.map((name, place) => loggedChart(name, place, names.length, base, traces)));
+  const logged = Object.fromEntries(names.map((name, place) => loggedChart(name, place, names.length, base, traces, annotations)));
   draw("equilibrium-figure", traces, { height, shapes, annotations, showlegend: true, ...logged,
     xaxis: timeAxis({ anchor: "y2" }),
     yaxis: { title: { text: "rotation, rad per step" }, type: "log", range, domain: [0.3 * base, base] },
@@ -119,7 +120,7 @@ function drawBalance() {
   const worst = [...known].sort((a, b) => (b.summary.imbalance ?? 0) - (a.summary.imbalance ?? 0)).slice(0, MOST_BOXES);
   const rows = worst.map((_, i) => i), of = (/** @type {"q05" | "q25" | "q75" | "q95"} */ key) => worst.map(layer => layer.spread[key]);
   const noise = worst.map(layer => Math.sqrt(layer.spread.noise ?? 0));
-  const soft = Look.of("soft"), own = colour(state.run);
+  const soft = Look.of("soft"), own = runColour(state.run);
   const pure = { type: "scatter", mode: "lines", name: "5–95 % of pure noise", line: { color: faint(soft, 0.45), width: 15 },
     x: noise.flatMap(s => [1 / s, s, null]), y: rows.flatMap(i => [i, i, null]), hoverinfo: "skip" };
   const boxes = { type: "box", orientation: "h", name: "neurons: 5, 25, 50, 75, 95 %", y: rows, q1: of("q25"), q3: of("q75"),
@@ -135,7 +136,7 @@ function drawSignal() {
   /** @type {[Trace[], Values[], Values[]]} */
   const [traces, lines, bands] = [[], [[1]], []];
   state.report.runs.forEach((run, number) => {
-    const [low, middle, high] = ["q05", "q50", "q95"].map(q => run.series["alignment." + q]), own = colour(number);
+    const [low, middle, high] = ["q05", "q50", "q95"].map(q => run.series["alignment." + q]), own = runColour(number);
     if (!finite(middle).length) return;
     lines.push(middle);
     bands.push(low, high);
@@ -172,7 +173,7 @@ function drawPlane() {
   state.report.runs.forEach((run, number) => {
     if (!run.plane) return;
     const { lr, weight_decay } = run.groups[run.plane.group].series, peak = lr.indexOf(finite(lr).reduce((a, b) => Math.max(a, b)));
-    const name = several() ? run.name : "this run's path, ● its peak", own = colour(number);
+    const name = several() ? run.name : "this run's path, ● its peak", own = runColour(number);
     traces.push(line(lr, weight_decay, name, own, { legendgroup: "run" + number, showlegend: false, line: { width: 5 }, hoverinfo: "skip" }));
     traces.push({ x: [lr[peak]], y: [weight_decay[peak]], name: plain(name), legendgroup: "run" + number, type: "scatter", mode: "markers",
       marker: { size: 13, color: own, line: { color: Look.of("ground"), width: 2 } }, hovertemplate: "lr %{x:.3g}, weight decay %{y:.3g}<extra></extra>" });
@@ -205,7 +206,7 @@ function drawStability() {
       { x, y: away(region.continuous), type: "scatter", mode: "lines", name: "in continuous time, C = 0", line: { color: colour(2), width: 1.5, dash: "dash" }, hoverinfo: "skip" }];
     runs.forEach((run, number) => run.stability?.betas.forEach(pair => traces.push({ x: [1 - pair.beta2], y: [1 - pair.beta1],
       type: "scatter", mode: "markers", name: plain(several() ? run.name : `(${pair.beta1}, ${pair.beta2}), margin ${sig(pair.exact_margin)}`),
-      marker: { size: 13 + 3 * number, color: colour(number), symbol: number ? "circle-open" : "circle", line: { width: 2, color: colour(number) } },
+      marker: { size: 13 + 3 * number, color: runColour(number), symbol: number ? "circle-open" : "circle", line: { width: 2, color: runColour(number) } },
       hovertemplate: `β₁ ${pair.beta1}, β₂ ${pair.beta2}: margin ${sig(pair.exact_margin)}<extra></extra>` })));
     draw("betas-figure", traces, { height: 360, showlegend: true, xaxis: { ...ticks, title: { text: "β₂" }, range: [0, -5] }, yaxis: { ...ticks, title: { text: "β₁" }, range: [0, -3.5] } });
   }
@@ -215,8 +216,8 @@ function drawStability() {
     const many = several(), measured = run.series["max_update.max.max"], bound = run.series.update_bound;
     if (!finite(measured).length) return;
     shown.push(measured, bound);
-    traces.push(line(run.steps, measured, many ? run.name : "largest entry of an update ÷ lr", colour(number), { legendgroup: "run" + number }));
-    if (finite(bound).length) traces.push(line(run.steps, bound, many ? run.name + ", bound" : "bound for any gradients", many ? colour(number) : colour(1),
+    traces.push(line(run.steps, measured, many ? run.name : "largest entry of an update ÷ lr", runColour(number), { legendgroup: "run" + number }));
+    if (finite(bound).length) traces.push(line(run.steps, bound, many ? run.name + ", bound" : "bound for any gradients", many ? runColour(number) : colour(1),
       { legendgroup: "run" + number, showlegend: !many, line: { dash: "dash" } }));
   });
   if (!traces.length) return empty("bound-figure", "The largest update was not measured.");
