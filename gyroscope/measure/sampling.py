@@ -1,22 +1,15 @@
-"""The steps that are measured: at a fixed interval, by a schedule, or automatically within a budget of time."""
+"""The steps that are measured: at an interval, which by default keeps a budget of time, or by a schedule."""
 
 from collections.abc import Callable
-from math import ceil, isfinite, log2
+from math import ceil, log2
 from time import perf_counter
-from typing import Literal, final
+from typing import final
 
-Every = int | Callable[[int], bool] | Literal["auto"]
+Every = int | Callable[[int], bool]
 Clock = Callable[[], float]
 
-# Samples at the start that are taken regardless of the budget, because the first steps matter.
-FREE = 10
-# The first steps, all measured unless `every` is given, because a short run has few others. After them "auto" takes a
-# sample every t/DENSE steps at step t.
+# The first steps, all measured unless `every` is given, because a short run has few others.
 DENSE = 20
-# Most samples per memory. Finer sampling would show nothing new.
-PER_TIMESCALE = 100
-# Most steps between samples, so that a live page is updated.
-MAX_GAP_STEPS = 1000
 # Seconds of measuring before the budget of the default interval counts. Nobody notices them, and a slow first sample
 # does not make all later ones rarer.
 ALLOWANCE = 0.1
@@ -146,60 +139,19 @@ class EveryNth(Sampling):
         )
 
 
-@final
-class Auto(Sampling):
-    """Dense at the start, then spaced by the predicted timescale, as long as the time spent is within the budget.
-
-    Without a clock, when processes must agree on what to measure, only the step and the timescale decide.
-    """
-
-    chooses_steps = True
-    timescale = float("nan")
-    """Memory in steps, as predicted at the latest sample. NaN if unknown."""
-
-    def __init__(self, budget: float = 0.01, clock: Clock | None = perf_counter) -> None:
-        super().__init__(self._wants)
-        self.budget = budget
-        self.clock = clock
-        self._samples = 0
-        self._seconds = 0.0
-        self._last = -MAX_GAP_STEPS
-        self._start = clock() if clock is not None else 0.0
-
-    def _wants(self, step: int) -> bool:
-        """Return whether the step is far enough from the last sample, and affordable."""
-        # An unknown timescale needs nothing finer than the longest gap.
-        longest = self.timescale / PER_TIMESCALE if isfinite(self.timescale) else MAX_GAP_STEPS
-        if step - self._last < max(1.0, min(step / DENSE, longest, MAX_GAP_STEPS)):
-            return False
-        elapsed = float("inf") if self.clock is None or self._samples < FREE else self.clock() - self._start
-        if self._seconds > self.budget * elapsed:
-            return False
-        self._samples += 1
-        self._last = step
-        return True
-
-    def pay(self, step: int, seconds: float) -> str | None:
-        """Add to the account."""
-        self._seconds += seconds
-        return None
-
-
 def sampling(every: Every, budget: float, *, alone: bool = True) -> Sampling:
     """Return the sampling for `every`. Unless `alone`, it ignores time, because processes would disagree about it."""
     if not 0 < budget < 1:
         raise ValueError(f"budget={budget!r} must lie between 0 and 1: the share of time to spend, for example 0.01")
     clock = perf_counter if alone else None
     chosen: Sampling
-    if every == "auto":
-        chosen = Auto(budget, clock)
-    elif callable(every):
+    if callable(every):
         chosen = Sampling(every)
     elif isinstance(every, DefaultInterval):
         chosen = EveryNth(int(every), budget, clock, dense=DENSE)
     elif isinstance(every, int) and not isinstance(every, bool) and every > 0:
         chosen = EveryNth(every)
     else:
-        raise ValueError(f"every={every!r} must be a whole number above 0, a function of the step, or 'auto'")
+        raise ValueError(f"every={every!r} must be a whole number above 0 or a function of the step")
     chosen.alone = alone
     return chosen

@@ -13,7 +13,6 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, SupportsIndex, cast, final
 from weakref import WeakMethod
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -22,11 +21,10 @@ from gyroscope._checks import check_count
 from gyroscope.measure._pipeline.host_copy import SentSums
 from gyroscope.measure._pipeline.layers import Tracked
 from gyroscope.measure._pipeline.measurement import StepMeasurement, rank
-from gyroscope.measure._pipeline.optimizers import LayerReading, rate_factor, rule_or_none, run_config, steps_taken
+from gyroscope.measure._pipeline.optimizers import LayerReading, run_config, steps_taken
 from gyroscope.measure._pipeline.recorder import FailureLog, OnIncident, Recorder
 from gyroscope.measure._pipeline.sample_worker import STUCK, RawSample, stuck_text
-from gyroscope.measure._pipeline.settings_history import frozen
-from gyroscope.measure.sampling import Auto, DefaultInterval, Every, sampling
+from gyroscope.measure.sampling import DefaultInterval, Every, sampling
 from gyroscope.measure.sinks import Sink
 from gyroscope.model.optimizer_list import Optimizers
 from gyroscope.model.selection import AnyOptimizer, Invariance, turned_by_default
@@ -36,7 +34,6 @@ from gyroscope.optimizers import Rules
 from gyroscope.store import Run, open_run
 from gyroscope.store.rows import LARGEST
 from gyroscope.store.writer import Status, status_after
-from gyroscope.theory.law import Weights
 
 if TYPE_CHECKING:
     from gyroscope.advice import Diagnosis
@@ -71,9 +68,8 @@ class Tracker:
         model: the model whose parameters the optimizer trains.
         optimizer: a torch optimizer, a wrapper by Lightning or Accelerate, or a list of several.
         path: directory of the run, by default `runs/<date>_<time>`. If it has a run, the new one goes to `<path>-2`.
-        every: steps to measure: a number n (0, n, 2n, …), a function step -> bool, or "auto" (dense at the start, then
-            100 samples per predicted timescale). By default the first 20 steps, then every tenth. The default and
-            "auto" become rarer to stay within `budget`, and store the last step of a run too.
+        every: steps to measure: a number n (0, n, 2n, …), or a function step -> bool. By default the first 20 steps,
+            then every tenth. The default becomes rarer to stay within `budget`, and stores the last step of a run too.
         rows: number of vectors to measure per layer, evenly spread. Default: all.
         rules: theory rules for your own optimizer classes, {MyOptimizer: function of its group}.
         layers: regular expression. Parameters whose name matches are watched instead of the default ones.
@@ -456,10 +452,6 @@ class Tracker:
         seconds = now.seconds + time.perf_counter() - began
         self.samples += bool(now.readings)
         self.seconds += seconds
-        if isinstance(self._sampling, Auto):
-            self._sampling.timescale = min(
-                _timescale(*group, self.optimizers.rules) for group in self.optimizers.groups()
-            )
         note = self._sampling.spent(step, seconds + of_threads, refused=self._gap)
         if recorder is not None:
             for text in [*FALLBACKS.values(), *([] if note is None else [note])]:
@@ -497,18 +489,6 @@ class Tracker:
             for text in self._measurement.changes:
                 self._recorder.writer.note(text)
             self._measurement.changes = []
-
-
-def _timescale(group: Mapping[str, Any], optimizer: Optimizer, rules: Rules | None) -> float:
-    """Return the steps after which a direction of this group is forgotten, infinite if unknown."""
-    lr = frozen(group.get("lr"))
-    # Before the rule is needed, which would wait for a learning rate on a device.
-    rule = rule_or_none(group, optimizer, rules) if isinstance(lr, float | int) else None
-    if rule is None:
-        return float("inf")
-    with np.errstate(all="ignore"):
-        timescale = rule.at(lr * rate_factor(rule, group), Weights()).timescale
-    return float("inf") if timescale is None or np.isnan(timescale) else float(timescale)
 
 
 def _first_step_number(start: object) -> int:

@@ -36,7 +36,7 @@ def columns(run, name):
     return steps.tolist(), values.tolist()
 
 
-@pytest.mark.parametrize("every", [1, 3, "auto", lambda step: False])
+@pytest.mark.parametrize("every", [1, 3, lambda step: False])
 def test_every_value_belongs_to_the_step_taken_last_whatever_is_sampled(loop, every):
     model, optimizer, tracker = loop
     with tracker(every=every) as watch:

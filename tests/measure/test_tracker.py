@@ -782,7 +782,7 @@ def test_diagnosis_is_that_of_the_run(tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"every": 0}, "every=0 must be a whole number above 0, a function of the step, or 'auto'"),
+        ({"every": 0}, "every=0 must be a whole number above 0 or a function of the step"),
         ({"every": "often"}, "every='often'"),
         ({"rows": 0}, "rows=0 must be a whole number, 1 or above"),
         ({"budget": 2}, "budget=2 must lie between 0 and 1"),

@@ -145,7 +145,7 @@ def run_config(model: nn.Module, optimizers: Optimizers, every: Any, rows: int |
         "model": type(_inner(model)).__name__,
         "optimizer": optimizers.name,
         "groups": [_group_config(group, optimizers.rules) for group in optimizers.groups()],
-        "every": every if isinstance(every, int | str) else repr(every),
+        "every": every if isinstance(every, int) else repr(every),
         "rows": rows,
         "seed": torch.initial_seed(),
         "user": user,
