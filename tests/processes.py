@@ -18,20 +18,17 @@ Worker = Callable[[int, list[int], Path], None]
 ATTEMPTS = 2
 
 
-def run_processes(
-    worker: Worker, folder: Path, *, world: int, ports: int = 1, prepare: Callable[[Path], None] = lambda folder: None
-) -> Path:
+def run_processes(worker: Worker, folder: Path, *, world: int) -> Path:
     """Run `worker` in `world` processes and return the folder in which they did their work, within `folder`.
 
-    `prepare` gets the folder before they start. If a process is killed by a signal, all of them start again in another
-    folder, once, and pytest's summary shows a warning. An exception in a worker is a failure at once.
+    If a process is killed by a signal, all of them start again in another folder, once, and pytest's summary shows a
+    warning. An exception in a worker is a failure at once.
     """
     for attempt in range(1, ATTEMPTS + 1):
         made = folder / f"attempt-{attempt}"
         made.mkdir(parents=True)
-        prepare(made)
         try:
-            start_processes(_run, (worker, free_ports(ports), made), world)
+            start_processes(_run, (worker, [free_port()], made), world)
         except ProcessExitedException as error:
             if attempt == ATTEMPTS:
                 raise
@@ -49,21 +46,19 @@ def _report_retry(reason: str) -> None:
 def _run(rank: int, worker: Worker, ports: list[int], folder: Path) -> None:
     torch.set_num_threads(1)
     worker(rank, ports, folder)
-    # Python's finalization is skipped, for the reason that `gyroscope_lab.training.processes.end_process` gives.
+    # Python's finalization is skipped. A thread of gloo may still hold the tensors of the last collective. It needs the
+    # GIL to drop them, Python unwinds a thread that asks for it during finalization, and C++ then aborts the process.
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)
 
 
-def free_ports(number: int) -> list[int]:
-    """Return ports that no process uses now."""
-    sockets = [socket.socket() for _ in range(number)]
-    for free in sockets:
+def free_port() -> int:
+    """Return a port that no process uses now."""
+    with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-    ports = [free.getsockname()[1] for free in sockets]
-    for free in sockets:
-        free.close()
-    return ports
+        port: int = free.getsockname()[1]
+        return port
 
 
 def delay_other_threads() -> None:

@@ -77,7 +77,6 @@ NOTES = """
   and the tracker's hooks run on the meta device, where waiting for the device would raise
   (`tests/optim/test_launches.py`, `tests/measure/test_device.py`). To check your own device in 30 seconds, run
   `gyroscope doctor --device cuda`. Please paste its output into an issue.
-- `gyroscope train` runs under `torchrun`, by DDP or, with `--fsdp`, by FSDP2, with the numbers of one process.
 """
 
 

@@ -91,14 +91,10 @@ def train(
     resume: Annotated[bool, typer.Option("--resume", help="continue from the newest checkpoint")] = False,
     data_root: Annotated[Path | None, typer.Option(help="folder of data sets, GYROSCOPE_DATA if not given")] = None,
     device: Annotated[str, typer.Option(help="device name, as in torch")] = "cpu",
-    fsdp: Annotated[
-        bool, typer.Option("--fsdp", help="under torchrun: shard the weights with FSDP2 instead of copying them (DDP)")
-    ] = False,
 ) -> None:
     """Train a network on a task with any optimizer.
 
-    Rotation is measured during training. --resume continues a run that was stopped or killed. With
-    torchrun --nproc-per-node N -m gyroscope train … the processes share each batch.
+    Rotation is measured during training. --resume continues a run that was stopped or killed.
     """
     given = dict(locals())
 
@@ -108,7 +104,7 @@ def train(
     sources = {name: context.get_parameter_source(name) for name in given}
     typed = [name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"]
     config = settings_of(given, typed)
-    code = train_in_terminal(config, out, resume=resume, data_root=data_root, device=device, fsdp=fsdp)
+    code = train_in_terminal(config, out, resume=resume, data_root=data_root, device=device)
     raise typer.Exit(code)
 
 

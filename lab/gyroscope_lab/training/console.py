@@ -1,6 +1,5 @@
 """A training run in a terminal: a live line while it trains, and a table when it ends."""
 
-import os
 import time
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
@@ -17,10 +16,9 @@ from gyroscope.planner.rule_settings import numbers
 from gyroscope.render.terminal import findings_text
 from gyroscope_lab.framework.presets import preset
 from gyroscope_lab.training import checkpoint
-from gyroscope_lab.training.by_name import train_by_name
+from gyroscope_lab.training.by_name import train
 from gyroscope_lab.training.config import TrainConfig
 from gyroscope_lab.training.loop import StepReport
-from gyroscope_lab.training.processes import end_process
 from gyroscope_lab.training.result import TrainResult
 
 DEFAULT_EPOCHS = 10.0
@@ -101,19 +99,16 @@ def settings_of(options: Mapping[str, Any], typed: Collection[str]) -> TrainConf
     return TrainConfig.from_dict(given)
 
 
-def train_in_terminal(
-    config: TrainConfig, out: Path, *, resume: bool, data_root: Path | None, device: str, fsdp: bool
-) -> int:
-    """Train with a live line, and return 0, or 1 if training diverged. With several processes the first one prints."""
-    console = Console(highlight=False, quiet=os.environ.get("RANK", "0") != "0")
+def train_in_terminal(config: TrainConfig, out: Path, *, resume: bool, data_root: Path | None, device: str) -> int:
+    """Train with a live line, and return 0, or 1 if training diverged."""
+    console = Console(highlight=False)
     with progress_line(console) as line:
-        result = train_by_name(
+        result = train(
             config,
             out,
             resume=resume,
             data_root=data_root,
             device=device,
-            fsdp=fsdp,
             on_start=lambda start: console.print(repr(start), markup=False),
             on_step=line,
         )
@@ -122,11 +117,11 @@ def train_in_terminal(
         with result.run() as run:
             console.print(*findings_text(run.diagnose(), console.width), sep="\n")
     if result.divergence is None:
-        return end_process(0)
+        return 0
     kept = checkpoint.paths(out / "checkpoints")
     before = f" The last checkpoint before it is {kept[-1]}." if kept else ""
     console.print(f"Diverged: {result.divergence}.{before}", markup=False)
-    return end_process(1)
+    return 1
 
 
 def result_table(result: TrainResult, config: TrainConfig) -> Table:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -18,10 +18,10 @@ from gyroscope.optim.follow_base import BaseFollower
 from gyroscope.optim.schedulers import Scheduler
 from gyroscope.tools import write_text
 from gyroscope_lab.training import checkpoint
+from gyroscope_lab.training.config import TrainConfig
 from gyroscope_lab.training.interrupts import interrupts_between_steps
 from gyroscope_lab.training.problems import Problem, Scores
-from gyroscope_lab.training.processes import Processes, gathered, spread_moments, spread_weights
-from gyroscope_lab.training.result import ROTATION, Divergence, RunConfig, TrainResult, fastest_before
+from gyroscope_lab.training.result import ROTATION, Divergence, TrainResult, fastest_before
 
 # Checkpoints of a run, evenly spaced. One more is written at an interruption.
 CHECKPOINTS = 10
@@ -51,25 +51,20 @@ class DivergedError(Exception):
         self.step = step
 
 
-def _ignore(report: StepReport) -> None:
-    """Do nothing, because only the first process reports."""
-
-
 class Training:
     """The state of a run: everything that a checkpoint contains."""
 
     def __init__(
         self,
-        config: RunConfig,
+        config: TrainConfig,
         problem: Problem,
         out: Path,
         *,
         optimizers: Sequence[Optimizer],
         schedulers: Sequence[Scheduler],
         steps: int,
-        processes: Processes,
-        forward: Any = None,
-        followers: Sequence[BaseFollower] = (),
+        forward: Any,
+        followers: Sequence[BaseFollower],
     ) -> None:
         """Assemble the parts of a run.
 
@@ -80,19 +75,17 @@ class Training:
             optimizers: called one after the other in each step.
             schedulers: one for each optimizer.
             steps: length of the run.
-            processes: the processes that share the run.
-            forward: the model as it is called in training, compiled or wrapped. Default: the model itself.
+            forward: the model as it is called in training, which may be compiled.
             followers: states of `gyro.optim.follow`, for checkpoints.
         """
         self.config = config
         self.problem = problem
         self.out = out
-        self.processes = processes
         self.model: nn.Module = problem.model
         self.optimizers = optimizers
         self.schedulers = schedulers
         self.steps = steps
-        self.forward: Any = self.model if forward is None else forward
+        self.forward = forward
         self.followers = followers
         self.step = 0
         # Learning rates of the last step by group. The schedulers already have those of the next step.
@@ -107,7 +100,7 @@ class Training:
         """Write the config to the folder, or raise ValueError if the folder has another run."""
         file = self.out / "config.json"
         if file.is_file():
-            before = type(self.config).from_dict(json.loads(file.read_text(encoding="utf-8")))
+            before = TrainConfig.from_dict(json.loads(file.read_text(encoding="utf-8")))
             if not resume:
                 raise ValueError(
                     f"{str(self.out)!r} already has a run: continue it with --resume, or choose another folder"
@@ -126,11 +119,9 @@ class Training:
         diverged_at = None
         try:
             with self.tracked(resume) as tracker, interrupts_between_steps() as interrupted:
-                self.take_steps(tracker, on_step if self.processes.is_first else _ignore, interrupted)
+                self.take_steps(tracker, on_step, interrupted)
         except DivergedError as error:
             diverged_at = error.step
-        # The other processes read the run of the first one only when it is complete.
-        self.processes.wait()
         if diverged_at is None:
             return self.ended(None)
         return self.ended(Divergence(diverged_at, fastest_before(diverged_at, self.out / ROTATION)))
@@ -160,9 +151,7 @@ class Training:
             if tracker is not None:
                 tracker.log(loss=loss, **scores)
             on_step(StepReport(self.step, total, samples, loss, scores, self.rotation))
-            # Processes must agree on the step after which they end, which takes a reduction.
-            asking = self.processes.world == 1 or self.step % FINITE_EVERY == 0
-            if asking and self.processes.any(interrupted()):
+            if interrupted():
                 self._refuse_divergence()
                 self.save()
                 raise KeyboardInterrupt
@@ -195,11 +184,9 @@ class Training:
         for optimizer, scheduler in zip(self.optimizers, self.schedulers, strict=True):
             optimizer.step()
             scheduler.step()
-        means = self.processes.mean({"loss": mean_loss, **scores})
-        mean_loss = cast(Tensor, means.pop("loss"))
         bad_step = torch.where(mean_loss.isfinite(), math.inf, float(self.step))
         self.first_bad_step = torch.minimum(self.first_bad_step, bad_step)
-        return mean_loss, means
+        return mean_loss, scores
 
     def _refuse_divergence(self) -> None:
         step = self.first_bad_step.item()
@@ -246,8 +233,8 @@ class Training:
         """Write a checkpoint of this step. Later batches are determined by the step and the seed."""
         state = {
             "step": self.step,
-            "model": gathered(self.model.state_dict()),
-            "optimizers": [gathered(optimizer.state_dict()) for optimizer in self.optimizers],
+            "model": self.model.state_dict(),
+            "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
             "schedulers": [scheduler.state_dict() for scheduler in self.schedulers],
             "last_step_lr": self.last_step_lr,
             "followers": [follower.state_dict() for follower in self.followers],
@@ -255,11 +242,10 @@ class Training:
             "cuda_random": torch.cuda.get_rng_state_all(),
             "history": self.history,
         }
-        if self.processes.is_first:
-            # A run that is killed resumes after this step, so measurements until here must be stored.
-            if self.tracker is not None:
-                self.tracker.flush()
-            checkpoint.save(self.out / "checkpoints", self.step, state)
+        # A run that is killed resumes after this step, so measurements until here must be stored.
+        if self.tracker is not None:
+            self.tracker.flush()
+        checkpoint.save(self.out / "checkpoints", self.step, state)
 
     def restore(self) -> None:
         """Load the newest checkpoint, if there is one."""
@@ -267,9 +253,9 @@ class Training:
         if state is None:
             return
         self.step = state["step"]
-        self.model.load_state_dict(spread_weights(state["model"], self.model))
+        self.model.load_state_dict(state["model"])
         for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
-            optimizer.load_state_dict(spread_moments(saved, optimizer))
+            optimizer.load_state_dict(saved)
         for scheduler, saved in zip(self.schedulers, state["schedulers"], strict=True):
             scheduler.load_state_dict(saved)
         self.last_step_lr = state.get("last_step_lr", [])
@@ -285,6 +271,5 @@ class Training:
         steps = self.step if diverged_at is None else diverged_at
         result = TrainResult(self.out, self.config, steps, self.history, divergence)
         text = {"scores": result.scores, "steps": steps, "diverged_at": diverged_at, "history": self.history}
-        if self.processes.is_first:
-            write_text(self.out / "result.json", json.dumps(text, indent=1))
+        write_text(self.out / "result.json", json.dumps(text, indent=1))
         return result

@@ -4,7 +4,6 @@ Randomness depends only on (seed, step), so a resumed run draws the batches that
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from pathlib import Path
 from typing import TypeAlias, final
 
@@ -34,8 +33,6 @@ class Problem(ABC):
     model: nn.Module
     device: torch.device
     batches_per_epoch: int
-    share: Callable[[Tensor], Tensor] = staticmethod(lambda batch: batch)
-    """The part of a training batch that this process takes. A single process takes all of it."""
 
     @abstractmethod
     def loss(self, model: nn.Module, number: int) -> tuple[Tensor, Scores]:
@@ -108,7 +105,7 @@ class ImageProblem(Problem):
         images = Images(self.task.train.pixels[chosen], self.task.train.labels[chosen])
         if self.config.augment:
             images = augmented(images, self.task.flips, _generator(self.config.seed, number, 1), self.task.padding)
-        return Images(self.share(images.pixels), self.share(images.labels)).to(self.device)
+        return images.to(self.device)
 
     def loss(self, model: nn.Module, number: int) -> tuple[Tensor, Scores]:
         """Return the cross-entropy, and the share of images classified correctly."""
@@ -150,8 +147,7 @@ class TextProblem(Problem):
     def batch(self, number: int) -> tuple[Tensor, Tensor]:
         """Return the numbers of training batch `number`, and those that follow them."""
         generator = _generator(self.config.seed, number)
-        tokens, following = self.train.batch(self.config.batch_size, self.context, generator)
-        return self.share(tokens), self.share(following)
+        return self.train.batch(self.config.batch_size, self.context, generator)
 
     def loss(self, model: nn.Module, number: int) -> tuple[Tensor, Scores]:
         """Return the cross-entropy of the next character."""
@@ -202,11 +198,8 @@ class TranslationProblem(Problem):
     def loss(self, model: nn.Module, number: int) -> tuple[Tensor, Scores]:
         """Return the mean cross-entropy of a character, and the share of sentences translated exactly."""
         source, target = self.task.train.batch(self.batches.chosen(number).tolist())
-        own = self.share(target)
-        loss, exact = self._summed(model, self.share(source), own)
-        # Processes have equally many sentences but not characters, so all divide by their average number of characters.
-        characters = _asked(target).sum() * len(own) / len(target)
-        return loss / characters, {"accuracy": exact / len(own)}
+        loss, exact = self._summed(model, source, target)
+        return loss / _asked(target).sum(), {"accuracy": exact / len(target)}
 
     def _summed(self, model: nn.Module, source: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
         """Return the cross-entropy, summed over characters without padding, and the number of exact translations."""

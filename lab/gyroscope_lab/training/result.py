@@ -3,42 +3,14 @@
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Protocol, Self
 
 import numpy as np
 
 from gyroscope.store import Run, open_run
+from gyroscope_lab.training.config import TrainConfig
 
 # Folder of the tracker's measurements, inside the folder of the run.
 ROTATION = "rotation"
-
-
-class RunConfig(Protocol):
-    """The settings of a run that the loop reads: `TrainConfig`, or `ObjectsConfig` for objects."""
-
-    @property
-    def batch_size(self) -> int: ...  # noqa: D102
-    @property
-    def accumulate(self) -> int: ...  # noqa: D102
-    @property
-    def clip(self) -> float | None: ...  # noqa: D102
-    @property
-    def precision(self) -> str: ...  # noqa: D102
-    @property
-    def evaluations(self) -> int: ...  # noqa: D102
-    @property
-    def track(self) -> bool: ...  # noqa: D102
-    @property
-    def sample_every(self) -> int | None: ...  # noqa: D102
-    @property
-    def neurons(self) -> str | None: ...  # noqa: D102
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return plain values, for a file."""
-
-    @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> Self:
-        """Return the config of a file."""
 
 
 def new_folder() -> Path:
@@ -77,7 +49,7 @@ class TrainResult:
     """A training run in its folder `path`, with the history of its scores on held-out data."""
 
     path: Path
-    config: RunConfig
+    config: TrainConfig
     steps: int
     history: list[dict[str, float]]
     divergence: Divergence | None
