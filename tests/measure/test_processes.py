@@ -30,6 +30,7 @@ SPLITS = {
     "columns": {"granularity": "neuron", "axis": 1},
     "group": {"granularity": "group", "group_size": 3},
     "tensor": {"granularity": "tensor"},
+    "experts": {"granularity": "neuron", "axis": (0, 1)},
 }
 OPTIMIZERS = {
     "AdamW": lambda groups: torch.optim.AdamW(groups, lr=0.05, weight_decay=0.1),
@@ -44,9 +45,22 @@ CASES = [
 ]
 
 
-def network() -> nn.Module:
-    """6 rows (even), 9 rows (uneven, and groups of 3 across processes), 1 row (an empty shard)."""
+class Experts(nn.Module):
+    """Three experts, of which two processes have two and one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(0.3 * torch.randn(3, 5, 4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.einsum("bi,eoi->bo", x, self.weight)
+
+
+def network(split: str = "neuron") -> nn.Module:
+    """6 rows (even), 9 rows (uneven, and groups of 3 across processes), 1 row (an empty shard). Or experts."""
     torch.manual_seed(0)
+    if split == "experts":
+        return Experts().double()
     return nn.Sequential(nn.Linear(4, 6), nn.LayerNorm(6), nn.Linear(6, 9), nn.ReLU(), nn.Linear(9, 1)).double()
 
 
@@ -84,7 +98,7 @@ def worker(rank: int, ports: list[int], folder: Path) -> None:
     dist.init_process_group("gloo", rank=rank, world_size=WORLD, timeout=timedelta(seconds=60))
     mesh = init_device_mesh("cpu", (WORLD,))
     for name, split, rows in CASES:
-        model = network()
+        model = network(split)
         fully_shard(model, mesh=mesh)
         trained(model, optimizer_of(model, name, split), folder / f"{name} {split} {rows}", rows=rows)
     model = DistributedDataParallel(network())
@@ -179,7 +193,7 @@ def assert_same(together, alone):
 
 @pytest.mark.parametrize(("name", "split", "rows"), CASES)
 def test_sharded_vectors_are_measured_as_in_one_process(name, split, rows, folder, tmp_path):
-    model = network()
+    model = network(split)
     trained(model, optimizer_of(model, name, split), tmp_path, rows=rows)
     assert_same(open_run(folder / f"{name} {split} {rows}"), open_run(tmp_path))
 

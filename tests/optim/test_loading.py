@@ -13,6 +13,8 @@ import gyroscope as gyro
 from gyroscope.optim import AdamS, KAdam, Lion, Rotational, RotationalAdamW, RotationalSGD, regrouped
 from tests.optim.catalogue import every_optimizer, every_own
 
+keeps_decay = pytest.mark.filterwarnings("ignore:weight_decay=.* is kept and the saved")
+
 
 def trained(make, shapes=((4, 6), (6,)), seed=0):
     torch.manual_seed(seed)
@@ -144,6 +146,7 @@ GROUPINGS = {
 }
 
 
+@keeps_decay
 @pytest.mark.parametrize("grouping", GROUPINGS)
 @pytest.mark.parametrize("make", [RotationalAdamW, lambda groups: Rotational(torch.optim.AdamW(groups))])
 def test_a_checkpoint_of_adamw_loads_by_name(make, grouping):
@@ -162,6 +165,7 @@ def test_a_checkpoint_of_adamw_loads_by_name(make, grouping):
     other.step()
 
 
+@keeps_decay
 def test_options_follow_their_group_and_are_kept_where_groups_are_cut_otherwise():
     net = small_net()
     adamw = saved_adamw(net, by_decay(net))
@@ -177,6 +181,29 @@ def test_options_follow_their_group_and_are_kept_where_groups_are_cut_otherwise(
     assert [(group["lr"], group["weight_decay"]) for group in cut.param_groups] == [(2e-4, 0.1), (2e-4, 0.0)]
     assert [group["betas"] for group in cut.param_groups] == [(0.8, 0.9)] * 2
     assert [group["granularity"] for group in cut.param_groups] == ["neuron", "none"]
+
+
+@pytest.mark.parametrize("make", [RotationalAdamW, lambda groups: Rotational(torch.optim.AdamW(groups))])
+def test_a_value_that_is_kept_gives_a_warning_with_both(make):
+    net = small_net()
+    whole = saved_adamw(net, [{"params": list(net.named_parameters()), "weight_decay": 0.3}])
+    cut = make(gyro.param_groups(net, weight_decay=0.1))
+    with pytest.warns(
+        UserWarning, match=r"weight_decay=0\.1 is kept and the saved weight_decay=0\.3 is not loaded"
+    ) as seen:
+        cut.load_state_dict(whole.state_dict())
+    assert len(seen) == 1
+    assert [group["weight_decay"] for group in cut.param_groups] == [0.1, 0.0]
+
+
+def test_values_that_some_saved_group_has_give_no_warning():
+    net = small_net()
+    whole = saved_adamw(net, [{"params": list(net.named_parameters()), "weight_decay": 0.1}])
+    cut = RotationalAdamW(gyro.param_groups(net, weight_decay=0.1))
+    cut.load_state_dict(whole.state_dict())
+    joined = RotationalAdamW([{"params": list(net.named_parameters()), "weight_decay": 0.1}])
+    joined.load_state_dict(cut.state_dict())
+    assert joined.param_groups[0]["weight_decay"] == 0.1
 
 
 def test_other_names_load_in_order_as_without_names():
@@ -225,6 +252,7 @@ def assert_same_moments(optimizer, other, net):
             assert torch.equal(optimizer.state[p][key], other.state[p][key]), (name, key)
 
 
+@keeps_decay
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("source", SOURCES)
 def test_any_state_of_adamw_loads_or_is_refused_with_a_sentence(source, target):
@@ -245,6 +273,7 @@ def test_any_state_of_adamw_loads_or_is_refused_with_a_sentence(source, target):
     optimizer.step()
 
 
+@keeps_decay
 @pytest.mark.parametrize("source", TARGETS)
 @pytest.mark.parametrize("target", SOURCES)
 def test_adamw_loads_what_it_gave_away(source, target):
@@ -266,6 +295,7 @@ def test_adamw_loads_what_it_gave_away(source, target):
     adamw.step()
 
 
+@keeps_decay
 def test_a_state_in_the_order_of_the_model_loads_after_a_copy_and_a_pickle_too():
     net = mlp()
     adamw = saved_adamw(net, net.parameters())

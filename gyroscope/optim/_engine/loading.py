@@ -1,5 +1,6 @@
 """Loading a saved state: matched by name or order, checked, and restored in float32 or better."""
 
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any
@@ -16,6 +17,8 @@ from gyroscope.optim._engine.steps import Group, Step, VectorStep
 Saved = Mapping[str, Any]
 # Keys of a group that list its members. All others are options.
 MEMBERS = ("params", "param_names")
+# Options that change the angle of a rotation.
+SETS_ANGLE = ("lr", "weight_decay", "betas", "momentum")
 BY_NAME = (
     "To load by parameter name, make both optimizers of named_parameters(), or save with "
     "torch.distributed.checkpoint.state_dict.get_optimizer_state_dict(model, optimizer) and load with "
@@ -96,9 +99,24 @@ def _regrouped(
     options: Mapping[str, Any] = next(iter(sources.values()), {})
     if len(sources) != 1 or len(options["params"]) != len(members):
         agreed = {key for key in saved[0] if key not in MEMBERS and _agree(key, saved) and _agree(key, present)}
+        _warn_of_kept(group, [key for key in SETS_ANGLE if key not in agreed], list(sources.values()))
         options = {**group, **{key: saved[0][key] for key in agreed}}
     names = {"param_names": group["param_names"]} if "param_names" in group else {}
     return {**options, "params": [number for number, _ in members], **names}
+
+
+def _warn_of_kept(group: Saved, kept: Sequence[str], sources: Sequence[Saved]) -> None:
+    """Warn of values that stay, and that no saved group of the same members has. 0 may be that of biases and gains."""
+    for key in kept:
+        values = [source[key] for source in sources if key in source]
+        if values and group.get(key) and group[key] not in values:
+            others = " or ".join(map(str, values))
+            warnings.warn(
+                f"{key}={group[key]} is kept and the saved {key}={others} is not loaded, because the saved parameter "
+                f"groups are cut otherwise. The rotation depends on it: set group[{key!r}] after loading if you want "
+                "the saved one",
+                stacklevel=5,
+            )
 
 
 def _agree(key: str, groups: Sequence[Saved]) -> bool:

@@ -144,7 +144,8 @@ class EngineOptimizer(torch.optim.Optimizer, ABC):
         - Otherwise group by group, in order, which needs groups of equal sizes.
 
         Options come from the saved group with the same members. If groups are cut otherwise, an option is loaded only
-        if it is the same in all saved groups and in all present groups. Missing options keep their present values.
+        if it is the same in all saved groups and in all present groups. A value that is kept although it changes the
+        angle gives a warning with both values. Missing options keep their present values.
         torch's optimizers load this state_dict if they have the same groups. Use `gyro.optim.regrouped` otherwise.
         """
         name = type(self).__name__
