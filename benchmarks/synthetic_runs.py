@@ -13,8 +13,8 @@ VECTORS = 256
 FAN_IN = 576
 PER_VECTOR = (
     *("angular_update", "norm", "update_norm", "radial_update", "tangential_update", "unit_grad_norm"),
-    *("grad_weight_cosine", "grad_momentum_cosine", "lambda_u", "lambda_e", "scaled_grad_norm", "smd_h"),
-    *("effective_lr", "perpendicular_update", "max_update", "accumulated_angle", "rotation_discrepancy"),
+    *("grad_weight_cosine", "grad_momentum_cosine", "lambda_u", "lambda_e", "scaled_grad_norm"),
+    *("effective_lr", "max_update", "accumulated_angle", "rotation_discrepancy"),
 )
 PER_LAYER = {
     "predicted_angular_update": 3e-3,

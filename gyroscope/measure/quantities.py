@@ -170,7 +170,7 @@ class VectorSums:
         gg, gm, mm = (float(x[part].sum()) for x in (self.gg, self.gm, self.mm))
         momentum = group_rule.rule.heavy_ball
         if momentum is not None:
-            # SMD's h over ‖g‖² is the alignment itself.
+            # h, which drives the norm in SMD (60), over ‖g‖²·‖w‖².
             return {"alignment": float(np.divide(gg + 2 * momentum * gm, gg))}
         recursion = group_rule.recursion
         if recursion is None or recursion.decay or not self.at.reading.adam:
@@ -183,14 +183,6 @@ class VectorSums:
         scale = float(signal.noise_scale(ratio, 1.0)) if ratio > 0 else NAN
         alignment = float(signal.alignment(first, second, keep))
         return {"signal_ratio": ratio, "noise_scale": scale, "alignment": alignment}
-
-    @property
-    def smd_h(self) -> Array:
-        """Quantity that drives the norm under SGD with momentum, without Nesterov."""
-        momentum = None if self.at.group_rule is None else self.at.group_rule.rule.heavy_ball
-        if momentum is None:
-            return np.full_like(self.ww, NAN)
-        return (self.gg + 2 * momentum * self.gm) * self.ww
 
 
 def _momentum_before(
@@ -238,9 +230,7 @@ VECTOR_FORMULAS: dict[str, Callable[[VectorSums], Any]] = {
     "lambda_u": lambda v: v.decay[0],
     "lambda_e": lambda v: v.decay[1],
     "scaled_grad_norm": lambda v: np.sqrt(v.decay[2]),
-    "smd_h": lambda v: v.smd_h,
     "effective_lr": lambda v: v.at.settings.lr / (v.ww * v.b * (1 + v.r)),
-    "perpendicular_update": lambda v: v.norm * v.b * np.sqrt(v.tt) / v.at.settings.lr,
     "max_update": lambda v: v.most / v.at.settings.lr,
     "accumulated_angle": lambda v: _angle(v.old_ww, v.old_wd, v.old_tt),
     "angle_to_start": lambda v: _angle(v.start_ww, v.start_wd, v.start_tt),

@@ -225,7 +225,6 @@ PURE_NUMBERS = {
     "grad_momentum_cosine",
     "scaled_grad_norm",
     "effective_lr",
-    "perpendicular_update",
     "max_update",
     "rotation_discrepancy",
     "signal_ratio",

@@ -104,8 +104,6 @@ def scale(name, x):
         return (gradient_beside_decay(x).norm() / x.w.norm()).item()
     if "cosine" in name:
         return 1.0
-    if name == "smd_h":
-        return (x.g.norm() * (x.g.norm() + (0 if x.m is None else 2 * x.m.norm())) * x.w.norm() ** 2).item()
     return update_norm(x) if name == "radial_update" else 0.0
 
 
@@ -115,16 +113,8 @@ def scaled_grad_norm(x):
     return (x.g / x.b).norm().item() / math.sqrt(len(x.g))
 
 
-def smd_h(x):
-    if x.kind != "SGD" or x.group["nesterov"]:
-        return math.nan
-    before = torch.zeros_like(x.g) if x.m is None else x.m
-    h = torch.dot(x.g, x.g) + 2 * x.group["momentum"] * torch.dot(before, x.g)
-    return (h * torch.dot(x.w, x.w)).item()
-
-
-def generic_step(x):
-    """η_e and c⊥ of SP's generic scheme, literally: x' = x - lr·a/b with b as SP's Table 1 has it."""
+def effective_lr(x):
+    """η_e of SP's generic scheme, literally: x' = x - lr·a/b with b as SP's Table 1 has it."""
     lr, r, d = x.group["lr"], x.w.norm(), len(x.w)
     b = torch.ones_like(x.w)
     if x.v is not None:
@@ -134,15 +124,7 @@ def generic_step(x):
     size = b.norm() / math.sqrt(d)
     c, u = r * a / (b / size), x.w / r
     A = lr / (r * r * size)
-    return (A / (1 - A * torch.dot(c, u))).item(), c - torch.dot(c, u) * u
-
-
-def effective_lr(x):
-    return generic_step(x)[0]
-
-
-def perpendicular_update(x):
-    return generic_step(x)[1].norm().item()
+    return (A / (1 - A * torch.dot(c, u))).item()
 
 
 def max_update(x):

@@ -10,8 +10,8 @@ from tests.store.make import count_bins
 
 PER_VECTOR = (
     *("angular_update", "norm", "update_norm", "radial_update", "tangential_update", "unit_grad_norm"),
-    *("grad_weight_cosine", "grad_momentum_cosine", "lambda_u", "lambda_e", "scaled_grad_norm", "smd_h"),
-    *("effective_lr", "perpendicular_update", "max_update", "accumulated_angle", "angle_to_start"),
+    *("grad_weight_cosine", "grad_momentum_cosine", "lambda_u", "lambda_e", "scaled_grad_norm"),
+    *("effective_lr", "max_update", "accumulated_angle", "angle_to_start"),
     "rotation_discrepancy",
 )
 PER_LAYER = (
