@@ -17,6 +17,7 @@ PER_VECTOR = (
 PER_LAYER = (
     *("predicted_angular_update", "predicted_norm", "predicted_timescale", "forecast_angular_update"),
     *("forecast_norm", "lr", "weight_decay", "dead_vectors", "frozen_entries", "entries", "alignment"),
+    "non_finite",
 )
 QUANTITIES = [
     *(Quantity(name, "", "", "", True) for name in PER_VECTOR),
@@ -89,7 +90,7 @@ def _layer_sample(story, rng, f, step, index, character):
         to_start = np.arccos(np.exp(-0.5 * step * f.angular_update[step] ** 2)) * walk
         rows += [0.8 * walk, 3 * angle, to_start, (predicted / angle) ** 2]
         scalars = [predicted, f.equilibrium_norm[step], 1 / (lr * rule.weight_decay), f.angular_update[step]]
-    scalars += [f.norm[step], lr, rule.weight_decay, 0, 0, n * story.fan_in, float(np.mean(walk**2))]
+    scalars += [f.norm[step], lr, rule.weight_decay, 0, 0, n * story.fan_in, float(np.mean(walk**2)), 0]
     return layer_sample(np.stack(rows), scalars)
 
 
@@ -112,6 +113,7 @@ def not_finite(sample):
     """The same sample with what a tracker stores when weights or gradients are not finite: all but the rates is NaN."""
     scalars = sample.scalars.copy()
     scalars[: PER_LAYER.index("lr")] = np.nan
+    scalars[PER_LAYER.index("non_finite")] = 1
     statistics = np.full_like(sample.statistics, np.nan)
     return LayerSample(statistics, scalars, np.zeros_like(sample.histograms), np.full_like(sample.extremes, -1))
 
