@@ -65,19 +65,12 @@ class Standardise(nn.Module):
         return (w * self.split.broadcast(sized, weight.shape)).to(weight.dtype)
 
 
-def add_gain(
-    model: Model,
-    granularity: Literal["neuron", "tensor"] = "neuron",
-    *,
-    per: Literal["row", "column", "both"] = "row",
-) -> Model:
+def add_gain(model: Model, granularity: Literal["neuron", "tensor"] = "neuron") -> Model:
     """Give every weight of the model's (or the one layer's) linear maps a learnable gain, in place.
 
     This is for optimizers that keep norms fixed. The gain learns the size, because the weight no longer can. The model
     computes the same function. In `param_groups` gains neither rotate nor decay, and `gain_lr` is their learning rate.
     Add gains before the optimizer is made.
-
-    With granularity "neuron", `per` chooses gains of a weight's outputs ("row"), of its inputs ("column"), or both.
 
     A state_dict of the plain model loads, with gains of 1. `folded_state_dict` returns one for the plain model.
 
@@ -87,17 +80,13 @@ def add_gain(
     """
     if granularity not in ("neuron", "tensor"):
         raise ValueError(f"granularity={granularity!r} must be 'neuron' or 'tensor'")
-    if per not in ("row", "column", "both") or (granularity == "tensor" and per != "row"):
-        raise ValueError(
-            f"per={per!r} must be 'row', 'column' or 'both', and has no effect on a gain of a whole tensor"
-        )
     problem = "has a gain already: add gains once, to the model or layer by layer"
     for place, split in _linear_weights(model, (Gain,), problem):
         # A parametrized weight is computed on access, which needs no graph here.
         with torch.no_grad():
             weight = getattr(place.module, place.tensor)
-        for chosen in _splits(split, granularity, per):
-            parametrize.register_parametrization(place.module, place.tensor, Gain(chosen, weight))
+        gain = Gain(split if granularity == "neuron" else replace(split, granularity="tensor"), weight)
+        parametrize.register_parametrization(place.module, place.tensor, gain)
         load_hook = partial(_load_plain_weight, place.tensor)
         place.module.register_load_state_dict_pre_hook(load_hook)  # type: ignore[no-untyped-call]
     return model
@@ -131,15 +120,6 @@ def _linear_weights(model: nn.Module, kinds: tuple[type[nn.Module], ...], proble
         if any(isinstance(link, kinds) for link in parametrizations(place.module, place.tensor) or ()):
             raise ValueError(f"{place.name!r} {problem}")
     return weights
-
-
-def _splits(split: Split, granularity: str, per: str) -> list[Split]:
-    """Return the split of each gain of a weight. A column is what an input is multiplied by."""
-    if granularity == "tensor":
-        return [replace(split, granularity="tensor")]
-    # Outputs are in dim 1 of a ConvTranspose and of Hugging Face's Conv1D, and in dim 0 of all else.
-    columns = Split(axis=0 if split.axis == 1 else 1)
-    return {"row": [split], "column": [columns], "both": [split, columns]}[per]
 
 
 def _load_plain_weight(tensor: str, module: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:

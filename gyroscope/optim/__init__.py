@@ -10,7 +10,7 @@ from gyroscope.optim.k_adam import KAdam
 from gyroscope.optim.lion import Lion, RotationalLion
 from gyroscope.optim.registry import create, names
 from gyroscope.optim.rotational import Rotational
-from gyroscope.optim.schedulers import CorrectedDecay, EquilibriumRescale, instead_of_decay
+from gyroscope.optim.schedulers import CorrectedDecay, EquilibriumRescale
 from gyroscope.optim.sgd import RotationalSGD
 from gyroscope.optim.sgd_mrt import SGDMRT
 from gyroscope.optim.spherical_adam import SphericalAdam
@@ -31,7 +31,6 @@ __all__ = [
     "SphericalAdam",
     "create",
     "follow",
-    "instead_of_decay",
     "names",
     "param_groups",
     "regrouped",

@@ -1,7 +1,7 @@
-"""Schedules that keep equilibrium: rescaling when lr changes, corrected decay, and SGD's schedule without decay."""
+"""Schedules that keep equilibrium: rescaling when lr changes, and corrected decay."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
 from math import log
 from typing import Any, final
 
@@ -10,15 +10,11 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from gyroscope._checks import check_count, positive_array
-from gyroscope.geometry import Split, gathered
 from gyroscope.model.optimizer_list import Optimizers, OwnedGroup
 from gyroscope.model.selection import AnyOptimizer, select
 from gyroscope.optim.torch_rules import keeps_norms, rule_of
 from gyroscope.optimizers import MOMENTUM_KEYS, SECOND_MOMENT_KEYS, Group
-from gyroscope.theory.sphere import lr_without_decay
 
-WHOLE = Split("tensor")
 # The power of the weight's scale with which each entry of the optimizer's state must be rescaled.
 MOMENTS = dict.fromkeys(MOMENTUM_KEYS, -1) | dict.fromkeys(SECOND_MOMENT_KEYS, -2)
 
@@ -86,8 +82,7 @@ class EquilibriumRescale(AfterScheduler):
     selection is fixed from then on. Several optimizers, as a list or a container, need a list of their schedulers.
 
     Norms of SGD and of Adam with L2 also grow with the gradients, and so they are exact only as long as E‖g‖²·‖w‖²
-    stays the same. It often grows as lr falls. `gradient_memory=100` averages it over the last 100 steps and, once lr
-    has changed, rescales by its growth every 100 steps. Then step this after each step, before gradients are cleared.
+    stays the same. It often grows as lr falls.
 
     >>> w = torch.nn.Parameter(torch.ones(2, 8))
     >>> adamw = torch.optim.AdamW([w], lr=1e-3, weight_decay=0.1)
@@ -104,10 +99,7 @@ class EquilibriumRescale(AfterScheduler):
         scheduler: "SchedulerOrList",
         *,
         model: nn.Module | None = None,
-        gradient_memory: int | None = None,
     ) -> None:
-        if gradient_memory is not None:
-            check_count("gradient_memory", gradient_memory, at_least=1)
         optimizers = Optimizers.of(optimizer)
         for member in optimizers.members:
             if keeps_norms(member):
@@ -128,52 +120,11 @@ class EquilibriumRescale(AfterScheduler):
         # The learning rate of each group during its warmup, then None.
         climbing = [float(group["lr"]) if float(group["lr"]) < peak_lr(group) else None for group in groups]
         super().__init__(optimizers, scheduler, {"lr_over_decay": at_peak, "climbing_lr": climbing})
-        self._first = tuple(at_peak)
-        self._gradient_memory = gradient_memory or 0
-        if gradient_memory:
-            # E‖g‖²·‖w‖² of each weight, its value at the last rescaling, and steps since lr has changed.
-            zero: dict[str, list[Any]] = {"gradient2": [{} for _ in groups], "followed": [{} for _ in groups]}
-            self._memory |= {**zero, "calls": [0] * len(groups)}
 
     def _rotating(self, number: int, group: Group) -> list[nn.Parameter]:
         return [p for i, p in enumerate(group["params"]) if i in self._places[number] and p.requires_grad]
 
     def _follow(self, number: int, owned: OwnedGroup) -> None:
-        # Measured first, at the norms that the gradients belong to.
-        average = self._averaged_gradients(number, owned.options) if self._gradient_memory else {}
-        self._follow_lr(number, owned)
-        if average:
-            self._follow_gradients(number, owned, average)
-
-    def _averaged_gradients(self, number: int, group: Group) -> dict[int, Tensor]:
-        """Return E‖g‖²·‖w‖² by position in the group, with the present gradients."""
-        average: dict[int, Tensor] = dict(self._memory["gradient2"][number])
-        for i, w in enumerate(group["params"]):
-            if i in self._places[number] and w.grad is not None:
-                norm, gradient = (gathered(WHOLE.norm(each.detach())).squeeze() for each in (w, w.grad))
-                now = (norm * gradient) ** 2
-                average[i] = average[i].lerp(now, 1 / self._gradient_memory) if i in average else now
-        self._memory["gradient2"][number] = average
-        return average
-
-    def _follow_gradients(self, number: int, owned: OwnedGroup, average: dict[int, Tensor]) -> None:
-        group, owner = owned
-        if self._memory["lr_over_decay"][number] == self._first[number]:
-            self._memory["followed"][number] = average
-            return
-        self._memory["calls"][number] += 1
-        if self._memory["calls"][number] % self._gradient_memory or _lr_over_decay(group) is None:
-            return
-        rule = rule_of(group, owner)
-        # Norms of SGD go with ‖g‖^(2x) if they go with lr^x, and those of Adam with L2 with ‖g‖^x.
-        power = rule.norm_exponent / (1 if rule.gradient_scales_update else 2) if "unit_grad_norm" in rule.needs else 0
-        for i, before in self._memory["followed"][number].items():
-            w = group["params"][i]
-            if w.requires_grad and power and before > 0 and average[i] > 0:
-                rescale_(w, float(average[i] / before) ** power, owner.state.get(w, {}))
-        self._memory["followed"][number] = average
-
-    def _follow_lr(self, number: int, owned: OwnedGroup) -> None:
         group, owner = owned
         settled = self._memory["lr_over_decay"]
         before = settled[number]
@@ -261,18 +212,3 @@ def _lr_over_decay(group: Group) -> float | None:
 
 Scheduler = LRScheduler | AfterScheduler
 SchedulerOrList = Scheduler | Sequence[Scheduler]
-
-
-def instead_of_decay(lr: float, weight_decay: float) -> Callable[[int], float]:
-    """Return the exponential schedule that makes SGD without decay rotate weights like SGD(lr, weight_decay).
-
-        multiplier(k) = (1 - lr·λ)^(-2k-1)     (SP 44)
-
-    For LambdaLR, over an SGD with weight_decay=0. Exact for scale-invariant weights and no momentum.
-
-    >>> multiplier = instead_of_decay(lr=0.1, weight_decay=0.01)
-    >>> f"{multiplier(0):.4f} {multiplier(1000):.4f}"
-    '1.0010 7.4039'
-    """
-    positive_array("lr", lr)
-    return lambda step: float(lr_without_decay(lr, weight_decay, step)) / lr

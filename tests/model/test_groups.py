@@ -287,15 +287,11 @@ def test_wrappers_are_taken_off_names_and_nothing_else_is():
 
 
 def test_gains_have_a_learning_rate_of_their_own():
-    model = nn.Sequential(add_gain(nn.Linear(4, 3), per="both"), weight_norm(nn.Linear(3, 3)), nn.LayerNorm(3))
+    model = nn.Sequential(add_gain(nn.Linear(4, 3)), weight_norm(nn.Linear(3, 3)), nn.LayerNorm(3))
     groups = param_groups(model, weight_decay=0.1, gain_lr=0.01)
     assert {group.get("lr"): group["param_names"] for group in groups if group["granularity"] == "none"} == {
         None: ["0.bias", "1.bias", "2.weight", "2.bias"],
-        0.01: [
-            "0.parametrizations.weight.0.gain",
-            "0.parametrizations.weight.1.gain",
-            "1.parametrizations.weight.original0",
-        ],
+        0.01: ["0.parametrizations.weight.0.gain", "1.parametrizations.weight.original0"],
     }
     assert all(group["weight_decay"] == 0 for group in groups if "lr" in group)
     with pytest.raises(ValueError, match=r"gain_lr=0\.1, and the model has no gains.*add_gain"):
