@@ -85,7 +85,7 @@ def _layer_sample(story, rng, f, step, index, character):
     predicted = f.equilibrium_angular_update[step]
     with np.errstate(all="ignore"):
         rows = [angle, norm, angle * norm, -lr * rule.weight_decay * norm, angle * norm, norm / norm, cosine, cosine]
-        rows += [lambda_u, rule.weight_decay + lambda_u, walk, walk * np.nan, lr / norm**2, angle * norm / lr]
+        rows += [lambda_u, rule.weight_decay + lambda_u, walk, lr / norm**2]
         # Turns at random leave a vector at a right angle to its start.
         to_start = np.arccos(np.exp(-0.5 * step * f.angular_update[step] ** 2)) * walk
         rows += [0.8 * walk, 3 * angle, to_start, (predicted / angle) ** 2]
