@@ -158,12 +158,9 @@ def lab_run(
     size: Annotated[Size, typer.Option(help="minutes of one core, or closer to the paper's settings")] = "quick",
     seeds: Annotated[int | None, whole("number of seeds, by default the experiment's own")] = None,
     first_seed: Annotated[int, whole("first seed, to repeat a result with other seeds")] = 0,
-    settings: Annotated[
-        list[str] | None, typer.Option("--set", help="change a setting, for example steps=600 (repeatable)")
-    ] = None,
     out: Annotated[
         Path | None,
-        typer.Option("--out", help="folder of the results. Default: results, or runs/lab with --first-seed or --set"),
+        typer.Option("--out", help="folder of the results. Default: results, or runs/lab with --first-seed"),
     ] = None,
     source: SOURCE = None,
 ) -> None:
@@ -173,9 +170,9 @@ def lab_run(
     """
     from gyroscope_lab.framework.console import run_experiments
 
-    # A changed experiment must not replace the record of the original, unless --out asks for it.
-    folder = out or Path("runs/lab" if first_seed or settings else "results")
-    run_experiments(ids, size, seeds, folder, show, source, first_seed, settings or [])
+    # Other seeds must not replace the record, unless --out asks for it.
+    folder = out or Path("runs/lab" if first_seed else "results")
+    run_experiments(ids, size, seeds, folder, show, source, first_seed)
 
 
 @lab.command("judge", epilog="Example: gyroscope lab judge smd/fig4")

@@ -1,7 +1,7 @@
 """The output of `gyroscope lab`: the list of experiments, the claims of one, and the progress of a run."""
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,6 @@ from gyroscope_lab.framework.catalogue import (
     select,
 )
 from gyroscope_lab.framework.claims import ClaimOutcome, count_outcomes
-from gyroscope_lab.framework.overrides import parse_overrides
 from gyroscope_lab.framework.papers import PAPERS
 from gyroscope_lab.framework.results import ExperimentRecord, figure_path, with_records
 
@@ -37,28 +36,26 @@ def run_experiments(
     show: Callable[[Any], None],
     source: Path | None = None,
     first_seed: int = 0,
-    settings: Sequence[str] = (),
 ) -> None:
     """Run the experiments that `names` selects one after the other, and show the claims of each.
 
     If a name selects several experiments, such as `all`, those that this code has already finished are left out.
     """
     entries = select(names, source, size)
-    overrides = parse_overrides(settings)
     # Imported only now, because torch takes a second and an error in an id is reported without it.
     from gyroscope_lab.framework.runner import check_first_seed, config_of, is_finished, run
 
     check_first_seed(first_seed)
     # All are checked first, so that the settings of the last cannot fail after hours of the first.
-    configs = {entry.id: config_of(entry.id, size, seeds, source, overrides) for entry in entries}
+    configs = {entry.id: config_of(entry.id, size, seeds, source) for entry in entries}
     if without := [entry.id for entry in select(names, source, size=None) if entry not in entries]:
         show(Text(f"{len(without)} experiments have no {size} size and are left out: {', '.join(without)}."))
     for number, entry in enumerate(entries, 1):
-        if entry.id not in names and is_finished(entry.id, size, configs[entry.id], out, first_seed, overrides):
+        if entry.id not in names and is_finished(entry.id, size, configs[entry.id], out, first_seed):
             show(Text(f"{entry.id}: already finished by this code."))
             continue
         with progress_bar(entry.id if len(entries) == 1 else f"{entry.id} ({number} of {len(entries)})") as report:
-            run(entry.id, size, seeds, out, report, source, first_seed, overrides)
+            run(entry.id, size, seeds, out, report, source, first_seed)
         show(experiment_text(entry.id, out, source))
 
 

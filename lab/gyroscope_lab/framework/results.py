@@ -114,7 +114,6 @@ def describe(
     config: Any,
     seconds: float,
     first_seed: int = 0,
-    overrides: Mapping[str, Any] = MappingProxyType({}),
 ) -> dict[str, Any]:
     """Return a record without its values and claims: what was run, when, and with which versions."""
     from gyroscope.store.session import provenance  # with NumPy, which a list of experiments does without
@@ -127,7 +126,6 @@ def describe(
         "n": config.seeds,
         "seeds": list(judged_seeds(config, first_seed)),
         "choosing_seeds": list(choosing_seeds(config, first_seed)),
-        "overrides": dict(overrides),
         "seconds": round(seconds, 1),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "versions": provenance()["versions"],
@@ -212,7 +210,6 @@ def _section(record: ExperimentRecord, entry: CatalogueEntry, out: Path) -> str:
     shown = figure is not None and figure.suffix == ".svg"
     lines.append(f"\n![{record.id}]({record.id}.svg)\n" if shown else "")
     changes = f" --first-seed {data['seeds'][0]}" if data["seeds"][0] else ""
-    changes += "".join(f" --set {name}={value}" for name, value in data.get("overrides", {}).items())
     command = f"`gyroscope lab run {record.id} --size {data['size']} --seeds {data['n']}{changes}`"
     lines.append(
         f"{command if entry.implemented else 'Removed'} · n = {data['n']} · {data['seconds']:g} s · "

@@ -2,11 +2,10 @@
 
 import json
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import is_dataclass, replace
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,6 @@ from gyroscope.tools import check_count, dumps, write_text
 from gyroscope_lab.framework.catalogue import SIZES, Size, entry_of
 from gyroscope_lab.framework.experiment import Experiment, Result, load
 from gyroscope_lab.framework.figures import write_figure
-from gyroscope_lab.framework.overrides import override
 from gyroscope_lab.framework.results import (
     ExperimentRecord,
     commit_of_code,
@@ -37,7 +35,6 @@ def run(
     report: Callable[[float], None] = lambda share: None,
     source: Path | None = None,
     first_seed: int = 0,
-    overrides: Mapping[str, Any] = MappingProxyType({}),
 ) -> None:
     """Run the experiment of this id and write its record, its figure and the README of `out`.
 
@@ -48,16 +45,15 @@ def run(
     report      called with the finished share, from 0 to 1
     source      folder of experiments outside the lab. None: those of the papers
     first_seed  the first judged seed
-    overrides   settings that differ from the experiment's own, such as {"steps": 600}
     """
     experiment = load(name, source)
     check_first_seed(first_seed)
-    config = config_of(name, size, seeds, source, overrides)
+    config = config_of(name, size, seeds, source)
     cache = out / ".parts" / name
     write_text(cache.parents[1] / ".gitignore", "*\n")  # also checks, before hours of work, that `out` can be written
     with threads(1 if size == "quick" else None):
         result = run_trials(experiment, config, cache, report, first_seed)
-    description = describe(name, entry_of(name, source).claim, size, config, result.seconds, first_seed, overrides)
+    description = describe(name, entry_of(name, source).claim, size, config, result.seconds, first_seed)
     description |= {"code": fingerprint(config)}
     record = write_record(out, description, experiment.claims(result), result.values, result.choosing)
     write_figure(experiment.plot(result), record)
@@ -90,9 +86,8 @@ def config_of(
     size: Size,
     seeds: int | None = None,
     source: Path | None = None,
-    overrides: Mapping[str, Any] = MappingProxyType({}),
 ) -> Any:
-    """Return the config of an experiment at a size, with the given number of seeds and settings, if any."""
+    """Return the config of an experiment at a size, with the given number of seeds, if any."""
     one_of("size", size, SIZES)
     if seeds is not None:
         check_count("seeds", seeds, at_least=1)
@@ -101,11 +96,7 @@ def config_of(
         sizes = " or ".join(each for each in SIZES if hasattr(experiment, each.upper()))
         raise ValueError(f"{name!r} has no {size.upper()} config. Choose the size {sizes}")
     config = getattr(experiment, size.upper())
-    config = config if seeds is None else replace(config, seeds=seeds)
-    try:
-        return override(config, overrides)
-    except ValueError as error:
-        raise ValueError(f"{name}: {error}") from None
+    return config if seeds is None else replace(config, seeds=seeds)
 
 
 def is_finished(
@@ -114,14 +105,13 @@ def is_finished(
     config: Any,
     out: Path,
     first_seed: int = 0,
-    overrides: Mapping[str, Any] = MappingProxyType({}),
 ) -> bool:
     """Return whether the folder has a record of this config and these seeds, measured by the current code."""
     record = ExperimentRecord.read(out, name)
     if record is None:
         return False
-    wanted = describe(name, "", size, config, 0.0, first_seed, overrides) | {"code": fingerprint(config)}
-    same = ("size", "config", "seeds", "choosing_seeds", "overrides", "code")
+    wanted = describe(name, "", size, config, 0.0, first_seed) | {"code": fingerprint(config)}
+    same = ("size", "config", "seeds", "choosing_seeds", "code")
     return all(record.data.get(key) == json.loads(dumps(wanted[key])) for key in same)
 
 
