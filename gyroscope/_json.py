@@ -9,7 +9,6 @@
 
 import json
 import math
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from pathlib import PurePath
@@ -18,11 +17,11 @@ from typing import Any, final
 import numpy as np
 import numpy.typing as npt
 
+from gyroscope._text import CONTROL
+
 LONGEST_REPR = 2000
 # Levels of nesting. A report has nine above a user's configuration. A mapping may contain itself.
 DEEPEST = 20
-# Control characters, and those that change the direction of writing.
-CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 # Most readers of JSON use float64, which overflows here.
 LARGEST_INT_BITS = 1024
 
@@ -49,15 +48,6 @@ def clean_text(text: str) -> str:
     'a\\\\udc80'
     """
     return text.encode("utf-8", "backslashreplace").decode("utf-8")
-
-
-def printable(text: str) -> str:
-    """Return text that no terminal obeys: control characters become their escapes, except new lines and tabs.
-
-    >>> print(printable("fc\\x1b[2J.weight"))
-    fc\\x1b[2J.weight
-    """
-    return CONTROL.sub(lambda found: repr(found[0])[1:-1], text)
 
 
 @final

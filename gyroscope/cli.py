@@ -318,7 +318,7 @@ def watch(
     browser: Annotated[bool, typer.Option("--browser/--no-browser", help="open the page")] = True,
 ) -> None:
     """Follow runs on a local page while they train."""
-    from gyroscope._json import printable
+    from gyroscope._text import printable
     from gyroscope.live.watch import watch
 
     watch(directory, host=host, port=port, browser=browser, say=lambda line: typer.echo(printable(line)))
@@ -405,7 +405,7 @@ def hint(error: Any, message: str) -> str:
 
 def complain(message: str, code: int = 2) -> int:
     """Print an error in one line."""
-    from gyroscope._json import printable
+    from gyroscope._text import printable
 
     typer.echo(printable("gyroscope: " + " ".join(message.split())), err=True)
     return code

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Self, final
 
-from gyroscope._json import printable
+from gyroscope._text import printable
 
 Severity = Literal["bad", "warn", "note", "good"]
 # Mark of each severity in a terminal, from worst to best.

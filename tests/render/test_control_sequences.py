@@ -8,7 +8,8 @@ import torch
 from torch import nn
 
 import gyroscope as gyro
-from gyroscope._json import dumps, printable
+from gyroscope._json import dumps
+from gyroscope._text import printable
 from gyroscope.cli import main
 
 # Clears the screen, then sets a title by C1 codes, and writes from right to left.
