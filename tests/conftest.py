@@ -1,9 +1,14 @@
 """What every test starts from."""
 
 import gc
+import os
 from collections.abc import Generator
 
 import pytest
+
+# Small tensors are faster on one thread, and the threads of two processes would fight over two cores. Before torch is
+# imported, so that it holds for every process that a test starts.
+os.environ["OMP_NUM_THREADS"] = "1"
 
 
 @pytest.hookimpl(wrapper=True)
@@ -19,12 +24,3 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.collect()
         gc.freeze()
         gc.enable()
-
-
-@pytest.fixture(autouse=True, scope="session")
-def one_thread() -> None:
-    """Small tensors are faster on one thread, and two would fight over two cores."""
-    # Here and not above, because the process that only hands out tests needs no torch.
-    import torch
-
-    torch.set_num_threads(1)

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch.multiprocessing.spawn import ProcessExitedException
 
 from tests.forked import start_processes
@@ -44,7 +43,6 @@ def _report_retry(reason: str) -> None:
 
 
 def _run(rank: int, worker: Worker, ports: list[int], folder: Path) -> None:
-    torch.set_num_threads(1)
     worker(rank, ports, folder)
     # Python's finalization is skipped. A thread of gloo may still hold the tensors of the last collective. It needs the
     # GIL to drop them, Python unwinds a thread that asks for it during finalization, and C++ then aborts the process.

@@ -361,7 +361,7 @@ vectors = st.one_of(
 
 
 @pytest.mark.slow
-@settings(max_examples=500, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
 @given(vectors)
 def test_no_plan_shows_a_traceback(vector):
     """Whatever is typed: an exit code of 0 or 2, no exception. Runs are kept short."""
@@ -398,7 +398,7 @@ def fitting(draw):
 
 
 @pytest.mark.slow
-@settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
 @given(fitting())
 def test_no_plan_with_settings_of_any_size_shows_a_traceback_or_a_warning(argv):
     assert main(argv) in (0, 2)
@@ -416,7 +416,7 @@ words = st.one_of(
 
 
 @pytest.mark.slow
-@settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
 @given(others, st.lists(words, max_size=5))
 def test_no_other_command_shows_a_traceback(command, arguments):
     """The commands that would train or serve get an option that does not exist."""

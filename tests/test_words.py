@@ -3,6 +3,7 @@
 import ast
 import shlex
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +24,14 @@ def name_of(room: Path) -> str:
     return room.relative_to(ROOT).as_posix()
 
 
-def nodes(room: Path) -> Iterator[tuple[str, ast.AST]]:
-    """Yield everything in the files of a room, with its place."""
+@cache
+def nodes(room: Path) -> list[tuple[str, ast.AST]]:
+    """Return everything in the files of a room, with its place."""
+    found: list[tuple[str, ast.AST]] = []
     for path in sorted(room.rglob("*.py")) if room.is_dir() else [room]:
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            yield f"{path.relative_to(ROOT)}:{getattr(node, 'lineno', 1)}", node
+        walked = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        found += [(f"{path.relative_to(ROOT)}:{getattr(node, 'lineno', 1)}", node) for node in walked]
+    return found
 
 
 def docstring(node: ast.AST) -> str:

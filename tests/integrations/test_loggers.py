@@ -76,7 +76,7 @@ from gyroscope.measure import sinks
 sinks.PATIENCE = 60.0  # a busy machine is not what is tested
 from tests.measure.test_sinks import tracked
 """
-    ended = run_script(start + code, folder, preload=OWN, OMP_NUM_THREADS="1", **environment)
+    ended = run_script(start + code, folder, preload=OWN, **environment)
     assert ended.code == 0, ended.written
     return json.loads([line for line in ended.written.splitlines() if line.startswith("{")][-1])
 

@@ -37,9 +37,9 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 
 def run_with_torchrun(script: Path, *options: str, folder: Path) -> "subprocess.CompletedProcess[str]":
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    quiet = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
+    paths = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run(
-        [*torchrun, str(script), *options], cwd=folder, env=quiet, capture_output=True, encoding="utf-8", timeout=300
+        [*torchrun, str(script), *options], cwd=folder, env=paths, capture_output=True, encoding="utf-8", timeout=300
     )
     assert done.returncode == 0, done.stderr
     return done

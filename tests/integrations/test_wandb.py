@@ -52,7 +52,6 @@ QUIET = {
     "WANDB_CONSOLE": "off",
     "WANDB_X_DISABLE_STATS": "true",
     "WANDB_SILENT": "true",
-    "OMP_NUM_THREADS": "1",
 }
 
 

@@ -21,8 +21,7 @@ def angle(old, new):
 @torch.no_grad()
 def walk(w, optimizer, steps, generator, unit_grad_norm=1.0, schedule=None):
     """(mean angle, RMS norm) over the rows of w, per step."""
-    angles, norms, threads = [], [], torch.get_num_threads()
-    torch.set_num_threads(1)  # threads on vectors this small wait for one another, the more so on a busy machine
+    angles, norms = [], []
     for _ in range(steps):
         old = w.detach().clone()
         w.grad = noise_gradient(old, generator, unit_grad_norm)
@@ -31,5 +30,4 @@ def walk(w, optimizer, steps, generator, unit_grad_norm=1.0, schedule=None):
         norms.append(w.detach().square().sum(1).mean().sqrt().item())
         if schedule is not None:
             schedule.step()
-    torch.set_num_threads(threads)
     return angles, norms

@@ -10,7 +10,6 @@ import gyroscope as gyro
 
 
 def main(path):
-    torch.set_num_threads(1)
     torch.manual_seed(0)
     blocks = [layer for _ in range(3) for layer in (nn.Linear(16, 16, bias=False), nn.BatchNorm1d(16), nn.ReLU())]
     model = nn.Sequential(*blocks, nn.Linear(16, 4))

@@ -127,11 +127,6 @@ def test_a_run_that_follows_its_base_resumes_bit_for_bit(tmp_path):
     assert same(weights(tmp_path / "whole"), weights(tmp_path / "cut"))
 
 
-def run_trial_on_one_thread(folder):
-    torch.set_num_threads(1)
-    run_trial(folder)
-
-
 @pytest.mark.slow
 def test_a_run_killed_at_any_moment_resumes_bit_for_bit(tmp_path, whole):
     """kill -9, again and again, at moments that nobody chose."""
@@ -140,7 +135,7 @@ def test_a_run_killed_at_any_moment_resumes_bit_for_bit(tmp_path, whole):
     (folder / "trial.json").write_text(json.dumps(QUICK.as_dict()))
     killed = 0
     for attempt in range(40):
-        process = FORKED.Process(target=run_trial_on_one_thread, args=(str(folder),))
+        process = FORKED.Process(target=run_trial, args=(str(folder),))
         process.start()
         start = time.monotonic()
         while process.is_alive() and time.monotonic() - start < 60:
