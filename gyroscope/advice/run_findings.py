@@ -8,6 +8,7 @@ from gyroscope.advice.judged_layers import Layers
 from gyroscope.advice.judgements import equilibrium, failed, fast, gradient_signal, imbalance, optimizer_options, slow
 from gyroscope.advice.judgements import unknown as not_known
 from gyroscope.advice.judgements.as_predicted import as_predicted
+from gyroscope.advice.judgements.rising_loss import rising_loss
 from gyroscope.advice.record import Record
 from gyroscope.advice.run_view import RunView, speeds_in_groups, warmups_from_start
 from gyroscope.advice.summary import summarize
@@ -84,7 +85,7 @@ def _finite_findings(record: Record, views: Sequence[RunView], events: Sequence[
         *optimizer_options.unstable_betas(measured),
         *failed.non_finite_vectors(measured),
         *not_known.not_measured(layers),
-        *failed.rising_loss(record),
+        *rising_loss(record),
         *events,
     ]
     if not any(finding.severity in ("bad", "warn") for finding in findings):

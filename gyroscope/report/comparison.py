@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from gyroscope.advice.layer_families import describe_layers, plain_name
+from gyroscope.advice.layer_families import describe_layers, join_words, plain_name
 from gyroscope.advice.phrases import format_number
 from gyroscope.report.run_data import RunData
 from gyroscope.store import RunError
@@ -30,18 +30,23 @@ def comparison_summary(runs: Sequence[RunData], all_layers: Sequence[Sequence[st
     runs        as a page shows them
     all_layers  of each run, including those that are not shared
     """
-    sentences = list(filter(None, [_losses(runs)]))
+    return [text for text in (_losses(runs), _left_out(runs, all_layers)) if text]
+
+
+def _left_out(runs: Sequence[RunData], all_layers: Sequence[Sequence[str]]) -> str:
+    """Return the sentence about the layers that some runs lack, or an empty one. It names the runs that have them."""
+    shown = {layer.name for layer in runs[0].layers}
+    among = list(dict.fromkeys(plain_name(layer) for layers in all_layers for layer in layers))
+    owners: dict[str, list[str]] = {}
     for run, layers in zip(runs, all_layers, strict=True):
-        shown = {layer.name for layer in run.layers}
-        left_out = [layer for layer in layers if plain_name(layer) not in shown]
-        if left_out:
-            described = describe_layers(left_out, layers)
-            sentences.append(f"Only {run.name} has {described}, so the comparison leaves {_pronoun(left_out)} out.")
-    return sentences
-
-
-def _pronoun(layers: Sequence[str]) -> str:
-    return "it" if len(layers) == 1 else "them"
+        for layer in dict.fromkeys(map(plain_name, layers)):
+            if layer not in shown:
+                owners.setdefault(layer, []).append(run.name)
+    left_out: dict[tuple[str, ...], list[str]] = {}
+    for layer, names in owners.items():
+        left_out.setdefault(tuple(names), []).append(layer)
+    parts = [f"{describe_layers(layers, among)} ({join_words(names)})" for names, layers in left_out.items()]
+    return f"The comparison leaves out layers that only some runs have: {join_words(parts)}." if parts else ""
 
 
 def _losses(runs: Sequence[RunData]) -> str:

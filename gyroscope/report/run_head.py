@@ -9,7 +9,7 @@ import numpy as np
 
 from gyroscope.advice import thresholds
 from gyroscope.advice.history import LayerHistory
-from gyroscope.advice.incidents.incident_search import loss_name as find_loss_name
+from gyroscope.advice.judgements.rising_loss import judged_losses
 from gyroscope.advice.phrases import format_memories, format_number
 from gyroscope.advice.record import group_config
 from gyroscope.store import Run
@@ -25,7 +25,7 @@ class RunHead:
     lr            peak learning rate of that group
     weight_decay  at the peak
     run_length    Σ lr·weight decay over the steps so far, in memories
-    loss_name     name under which training logged its loss, or empty
+    loss_name     name under which training logged its loss, on held-out data if there is one, or empty
     loss          mean of the last values
     """
 
@@ -63,9 +63,9 @@ def run_head(run: Run) -> RunHead:
 
 
 def _final_loss(run: Run) -> tuple[str, float]:
-    name = find_loss_name(run.scalars)
-    if name is None:
-        return "", nan
+    name = next(iter(judged_losses(run.scalars)), "")
+    if not name:
+        return name, nan
     values = run.scalar(name)[1]
     last = values[-max(1, round(thresholds.FINAL_LOSS_SHARE * len(values))) :]
     finite = last[np.isfinite(last)]

@@ -123,21 +123,6 @@ def test_a_start_is_the_start():
     assert "over_rotation" not in diagnose(record(speed=fast)).kinds
 
 
-def logged(values, name="loss"):
-    run = record()
-    run.scalars = [name]
-    run.scalar = lambda asked: (np.arange(len(values)), np.asarray(values))
-    return diagnose(run)
-
-
-def test_a_loss_that_rose_is_named_and_nothing_beside_it_is_green():
-    falling = np.linspace(3, 1, 200)
-    assert logged(falling).kinds == ("well",)
-    ruined = logged(np.concatenate([falling, np.linspace(1, 4, 100)]))
-    assert ruined.kinds == ("rising_loss",)
-    assert "The logged loss rose from 1." in ruined[0].sentence
-
-
 def test_no_decay_at_all_is_named():
     without = record(rule=AdamW(1e-2, 0.1), weight_decay=np.zeros(100), predicted_norm=np.full(100, np.inf))
     without.config["groups"][0]["rule"]["weight_decay"] = 0.0

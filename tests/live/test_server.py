@@ -369,7 +369,7 @@ def test_runs_that_share_some_layers_are_compared_on_these_and_grow_together(cli
         ids = [listed(client)[name]["id"] for name in ("first", "other")]
         data = client.get("/data", params={"run": ids}).json()
         assert [[layer["name"] for layer in run["layers"]] for run in data["report"]["runs"]] == [["stem.weight"]] * 2
-        assert any("Only other has else" in sentence for sentence in data["report"]["summary"])
+        assert any("else (other)" in sentence for sentence in data["report"]["summary"])
         put(writer, samples[10:12])
         at = [".".join(map(str, data["at"][id])) for id in ids]
         updates = client.get("/update", params={"run": ids, "at": at}).json()

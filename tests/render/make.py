@@ -110,7 +110,7 @@ def layer_sample(x, scalars):
 
 
 def not_finite(sample):
-    """The same sample with what a tracker stores when weights or gradients are not finite: all but the rates is NaN."""
+    """The same sample with what a tracker stores when weights or gradients are not finite: the rest is NaN."""
     scalars = sample.scalars.copy()
     scalars[: PER_LAYER.index("lr")] = np.nan
     scalars[PER_LAYER.index("non_finite")] = 1

@@ -182,7 +182,7 @@ def test_runs_are_compared_on_the_layers_they_share_with_their_losses_at_the_hea
     words = " ".join(printed.split())
     assert (code, said) == (0, "")
     assert words.startswith("adamw ends with the lowest loss, 0.01713. gained ends at 0.03426 (+0.017).")
-    assert "Only adamw has wte, so the comparison leaves it out." in words
+    assert "The comparison leaves out layers that only some runs have: wte (adamw)." in words
 
 
 def test_runs_of_different_models_are_not_compared(path, tmp_path, capsys):

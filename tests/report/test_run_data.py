@@ -180,6 +180,36 @@ def test_of_several_runs_that_with_the_fewest_findings_stands_first_then_that_wi
     assert [run.colour for run in report.runs] == [1, 0, 2]
 
 
+def test_layers_that_some_runs_lack_are_named_once_with_the_runs_that_have_them(tmp_path):
+    layers = {
+        "adamw": ("wte", "a", "b"),
+        "adamw_3e-3": ("wte", "a", "b"),
+        "lion": ("b", "head", "a"),
+        "sgd": ("a", "b"),
+    }
+    paths = []
+    for name, names in layers.items():
+        story = make.healthy(**{**make.SMALL, "names": tuple(f"{each}.weight" for each in names)})
+        paths.append(make.run_at(tmp_path / name, story))
+    assert gather(paths).summary == [
+        "The comparison leaves out layers that only some runs have: wte (adamw and adamw_3e-3) and head (lion)."
+    ]
+
+
+def test_runs_are_ranked_by_their_loss_on_held_out_data(tmp_path):
+    """The run with the lower training loss ends with the higher one on data held out."""
+    paths = []
+    for name, training, held_out in (("overfits", 0.1, 2.0), ("fits", 1.0, 1.5)):
+        with make.writer(tmp_path / name, make.healthy(**make.SMALL)) as writer:
+            for step, samples in make.samples(make.healthy(**make.SMALL)):
+                writer.put(make.Sample(step, 1.7e9 + step, dict(enumerate(samples))))
+                writer.put_scalars([(step, {"loss": training, "val_loss": held_out})])
+        paths.append(tmp_path / name)
+    report = gather(paths)
+    assert report.summary == ["fits ends with the lowest val_loss, 1.5. overfits ends at 2 (+0.5)."]
+    assert {run.head.loss_name for run in report.runs} == {"val_loss"}
+
+
 def test_runs_of_one_name_are_told_apart_by_what_stands_above(tmp_path):
     paths = [make.run_at(tmp_path / above / "run", make.healthy(**make.SMALL)) for above in "ab"]
     assert sorted(run.name for run in gather(paths).runs) == ["a/run", "b/run"]
