@@ -11,10 +11,9 @@ import numpy.typing as npt
 from gyroscope._checks import check_betas, check_decay, positive_array
 from gyroscope._types import Array, Mask, Number
 from gyroscope.theory.law import Weights, angle_to_start, plain, safe_divide
-from gyroscope.theory.recursion import MAX_LENGTH, TOLERANCE, Motion, SolvedSteps
+from gyroscope.theory.recursion import MAX_LENGTH, Step
 from gyroscope.theory.rules.base import UpdateRule, require
 from gyroscope.theory.schedules import Multiplier, multipliers, rectification
-from gyroscope.theory.strides import MAX_STRIDE, MIN_STRIDE, stretch
 
 # A norm within this fraction of its equilibrium has settled.
 SETTLED = 0.1
@@ -233,61 +232,28 @@ def _follow(
     norm, angle, forgotten = np.empty((3, start2.size, len(lr))).transpose(0, 2, 1)
     total = np.zeros(start2.size)
     with np.errstate(all="ignore"):  # overflow is refused below
-        for block, solved in follow(rules, start2, lr, weights):
-            if not (np.isfinite(solved.norm2).all() and (solved.norm2 > 0).all()):
+        for block, step, angles in follow(rules, start2, lr, weights):
+            if not (np.isfinite(step.norm2).all() and (step.norm2 > 0).all()):
                 raise ValueError("Numeric overflow: check the magnitude of lr, weight decay and norms")
-            np.sqrt(solved.norm2, out=norm[block])
-            angle[block] = solved.angles
-            forgotten[block] = total - np.cumsum(np.log1p(-solved.forgets), axis=0)
+            np.sqrt(step.norm2, out=norm[block])
+            angle[block] = angles
+            forgotten[block] = total - np.cumsum(np.log1p(-step.forgets), axis=0)
             total = forgotten[block.stop - 1]
             if progress is not None:
                 progress(block.stop)
     return norm, angle, forgotten
 
 
-def follow(
-    rules: RuleDuring, start2: Array, lr: Array, weights: Weights, tolerance: float = TOLERANCE
-) -> Iterator[tuple[slice, SolvedSteps]]:
-    """Yield blocks of steps at these learning rates, short ones at first and strides where the run is smooth."""
+def follow(rules: RuleDuring, start2: Array, lr: Array, weights: Weights) -> Iterator[tuple[slice, Step, Array]]:
+    """Yield blocks of steps at these learning rates, short ones at first, with the angles of each step."""
     motion = rules.rule.motion(start2)
-    motion.tolerance = tolerance
-    length = MIN_STRIDE
-    # The first steps, in which averages fill, are not smooth. After a failure, strides pause for twice as long.
-    pause = resume = MAX_LENGTH
     while motion.done < len(lr):
         first = motion.done
-        solved = None
-        while solved is None and length >= MIN_STRIDE and first >= resume:
-            solved = _stride(motion, rules, slice(first, first + length), lr, weights)
-            length = length // 2 if solved is None else min(2 * length, MAX_STRIDE)
-        if solved is not None:
-            pause = MAX_LENGTH
-        else:
-            if first >= resume:
-                resume = first + pause
-                pause *= 2
-                length = MIN_STRIDE
-            block = slice(first, min(first + min(max(first, SHORTEST_BLOCK), MAX_LENGTH), len(lr)))
-            before2 = motion.norm2
-            motion.rule = rules.at((block,))
-            step = motion.advance(lr[block], weights)
-            solved = SolvedSteps(step.norm2, step.angles(before2), step.forgets)
-        yield slice(first, motion.done), solved
-
-
-def _stride(motion: Motion, rules: RuleDuring, block: slice, lr: Array, weights: Weights) -> SolvedSteps | None:
-    """Take these steps as one stride, or return None if the run ends before or changes too fast."""
-    # Changing betas are left to single steps, because D is rescaled in each.
-    if block.stop > len(lr) or not motion.strides or "betas" in rules.settings:
-        return None
-    grid = stretch(block.stop - block.start)
-    if not all(grid.follows(values[block]) for values in (lr, *rules.settings.values())):
-        return None
-    motion.rule = rules.at((block,))
-    try:
-        return motion.stride(grid, lr[block], weights)
-    except np.linalg.LinAlgError:  # a guess has overflowed
-        return None
+        block = slice(first, min(first + min(max(first, SHORTEST_BLOCK), MAX_LENGTH), len(lr)))
+        before2 = motion.norm2
+        motion.rule = rules.at((block,))
+        step = motion.advance(lr[block], weights)
+        yield block, step, step.angles(before2)
 
 
 def _layers(**inputs: Number | None) -> tuple[int, ...]:

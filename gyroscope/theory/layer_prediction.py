@@ -20,8 +20,6 @@ MEMORIES = 5
 MOST_FILLING = 10_000
 # If a run is shorter than this many warmups, a warmup does not help, because the initial norm is too small.
 SHORTEST_RUN = 10
-# Errors of up to a thousand times this do not move a warmup that is exact to a few percent.
-TOLERANCE = 1e-6
 
 
 @final
@@ -216,9 +214,9 @@ class WarmupSearch:
         limits = (1 + SETTLED) * np.array(settled, dtype=np.float64)
         start2 = np.square([layer.norm for layer in layers])
         fits = np.ones(len(numbers), dtype=bool)
-        for _, solved in follow(RuleDuring(self.rule), start2, lr, weights, TOLERANCE):
+        for _, _, angles in follow(RuleDuring(self.rule), start2, lr, weights):
             # Angles that overflowed are NaN and exceed any limit.
-            fits &= (solved.angles <= limits).all(0)
+            fits &= (angles <= limits).all(0)
             if not fits.any():  # most starts that are too fast are too fast early
                 break
         return [number for number, fit in zip(numbers, fits, strict=True) if fit]

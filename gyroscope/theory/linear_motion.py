@@ -11,8 +11,7 @@ import numpy as np
 from gyroscope._types import Array, Mask, Number
 from gyroscope.theory.cautious import TINY, MaskedDecay, masked_decay
 from gyroscope.theory.law import Weights
-from gyroscope.theory.recursion import Filter, Guess, Improve, Moments, Motion, Step
-from gyroscope.theory.strides import Series
+from gyroscope.theory.recursion import Guess, Improve, Moments, Motion, Series, Step, filtered
 
 # x in: growth of the squared norm per step ∝ norm^(-2x). Any value gives the same norms, and this one needs few rounds.
 RESPONSE = 0.75
@@ -86,10 +85,9 @@ class LinearMotion(Motion):
         is_coupled = np.any(steps.update.weight) or np.any(steps.momentum.weight)
         is_cautious = self.rule.cautious_decay
         self.guessed = ["norm2", "p"] if is_coupled or is_cautious else ["norm2"]
-        settled_response = 1.0 if is_coupled or not steps.D else 0.0
         done = np.arange(self.done, self.done + len(lr))[:, None]
 
-        def improve(part: Any, guess: Guess, filtered: Filter) -> tuple[Step, Moments]:
+        def improve(part: slice, guess: Guess) -> tuple[Step, Moments]:
             values = (column[part] if isinstance(column, np.ndarray) else column for column in columns)
             a, scale, coupling, unadapted, *coefficients = values
             # Coefficients of w, m and g in the update and in the new momentum, and of D, w and m in the new D.
@@ -138,8 +136,7 @@ class LinearMotion(Motion):
                 keep = left * left - twice * uw + own - through
                 added = added + through * y
             # `added` falls as the norm grows. Taking that into account halves the rounds.
-            response = RESPONSE if isinstance(part, slice) else settled_response
-            norm2 = filtered(self.norm2, keep - response * added / y, (1 + response) * added)
+            norm2 = filtered(self.norm2, keep - RESPONSE * added / y, (1 + RESPONSE) * added)
             y = norm2.before
             cross = pushed * (uw * y + radial if is_coupled else radial)
             square = square + own * y

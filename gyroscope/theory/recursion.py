@@ -7,24 +7,20 @@ all moments and better norms, until they agree with the guess.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any, ClassVar, NamedTuple, TypeAlias, final
+from typing import Any, NamedTuple, TypeAlias, final
 
 import numpy as np
 
 from gyroscope._types import Array, Int64, Number
 from gyroscope.theory.cautious import TINY, MaskedDecay, masked_decay
 from gyroscope.theory.law import Correlation, Weights
-from gyroscope.theory.strides import Series, Stretch
 
 # Steps that are solved at once: at first, and at most. More would not fit in a cache.
 FIRST_LENGTH = 16
 MAX_LENGTH = 2048
 # Relative difference between guessed and resulting moments at which steps are solved. Most rounds divide it by ten or
-# more.
-TOLERANCE = 1e-13
-# The same for strides, and the last coefficients of their polynomials over the values, both in tolerances of a step.
-STRIDE_SOLVED = 100
-STRIDE_SMOOTH = 1000
+# more. Forecasts differ from single steps by a few times this.
+TOLERANCE = 1e-7
 # Rounds after which fewer steps are tried.
 MAX_ROUNDS = 24
 # Rounds below which more steps are tried next time.
@@ -48,10 +44,7 @@ class Step(NamedTuple):
 
     def angles(self, before2: Array) -> Array:
         """Return the angle of each consecutive step in radians. `before2` is E‖w‖² before the first."""
-        return self.angles_from(np.concatenate([before2[None], self.norm2[:-1]]))
-
-    def angles_from(self, start2: Array) -> Array:
-        """Return the angle of each step in radians from E‖w‖² before it."""
+        start2 = np.concatenate([before2[None], self.norm2[:-1]])
         # Rounding may bring the difference below 0 if a step is purely radial.
         across2 = np.maximum(self.square * start2 - self.cross * self.cross, 0.0)
         along = (1 - self.decay) * start2 - self.cross
@@ -60,21 +53,18 @@ class Step(NamedTuple):
         return np.asarray(np.where(along < 0, np.pi - angle, angle))
 
 
-class SolvedSteps(NamedTuple):
-    """What a forecast shows of some consecutive steps, (steps, layers)."""
+class Series(NamedTuple):
+    """A moment before and after each of some steps."""
 
-    norm2: Array  # E‖w‖² after each step
-    angles: Array  # of each step in radians
-    forgets: Array  # as in `Step`
+    before: Array
+    after: Array
 
 
 # The moments of a motion by name before each step, a guess, and before and after each step, (steps, layers).
 Guess: TypeAlias = dict[str, Array]
 Moments: TypeAlias = dict[str, Series]
-# From the start, `keep` and `added` to a moment.
-Filter: TypeAlias = Callable[[Array, Number, Array], Series]
-# From some of the steps, a guess of their moments and the filter for such steps, to the steps and to better moments.
-Improve: TypeAlias = Callable[[Any, Guess, Filter], tuple[Step, Moments]]
+# From some of the steps and a guess of their moments, to the steps and to better moments.
+Improve: TypeAlias = Callable[[slice, Guess], tuple[Step, Moments]]
 
 
 def filtered(start: Array, keep: Number, added: Array) -> Series:
@@ -115,13 +105,10 @@ class Motion(ABC):
     `rule` may be replaced between steps by one of the same kind, because moments belong to the weights.
     """
 
-    strides: ClassVar[bool] = True  # whether `stride` saves time
-
     def __init__(self, rule: Any, norm2: Array, **moments: Array) -> None:
         self.rule = rule
         self.moments = {"norm2": norm2, **moments}
         self.done = 0
-        self.tolerance = TOLERANCE
         self.guessed = ["norm2"]  # the moments that `_improve` takes from a guess. The others follow from them
         self._length = FIRST_LENGTH
         # Logarithms of the squared norm now and one and two distances before, and this distance in steps.
@@ -151,8 +138,8 @@ class Motion(ABC):
         guess = {name: np.broadcast_to(value, (steps, value.size)) for name, value in self.moments.items()}
         guess["norm2"] = self._extrapolated(np.arange(steps))
         for rounds in range(MAX_ROUNDS):
-            step, moments = improve(part, guess, filtered)
-            if steps == 1 or self._agree(moments, guess, self.tolerance):
+            step, moments = improve(part, guess)
+            if steps == 1 or self._agree(moments, guess):
                 self.moments = {name: values.after[-1] for name, values in moments.items()}
                 distance = max(steps // 2, 1)
                 before = moments["norm2"].before
@@ -161,32 +148,6 @@ class Motion(ABC):
                 return step
             guess = {name: values.before for name, values in moments.items()}
         return self._solve(improve, slice(part.start, part.start + steps // 2))
-
-    def stride(self, grid: Stretch, lr: Array, weights: Weights) -> SolvedSteps | None:
-        """Take the next steps from a solution at the grid's nodes, or none and return None if it is not smooth."""
-        improve = self._improve(lr, weights)
-        guess = {name: np.repeat(value[None], len(grid.nodes), 0) for name, value in self.moments.items()}
-        guess["norm2"] = self._extrapolated(grid.nodes)
-        with np.errstate(all="ignore"):
-            for _ in range(MAX_ROUNDS):
-                step, moments = improve(grid.nodes, guess, grid.filtered)
-                is_solved = self._agree(moments, guess, STRIDE_SOLVED * self.tolerance)
-                guess = {name: values.before for name, values in moments.items()}
-                if is_solved:
-                    break
-            angles = step.angles_from(guess["norm2"])
-            # Both are proportional to lr, which may fall by orders of magnitude.
-            per_lr = np.hstack([angles, step.forgets + 0 * angles]) / lr[grid.nodes, None]
-        smooth = STRIDE_SMOOTH * self.tolerance
-        if not (is_solved and all(grid.are_smooth(values, smooth) for values in (guess["norm2"], per_lr))):
-            return None
-        self.moments = {name: values.after[-1] for name, values in moments.items()}
-        self.done += len(lr)
-        norm2 = grid.everywhere(guess["norm2"])
-        distance = len(lr) // 2
-        self._past = np.log(norm2[[-1, -1 - distance, 0]]), distance
-        angles, forgets = np.hsplit(grid.everywhere(per_lr)[:-1] * lr[:, None], 2)
-        return SolvedSteps(norm2[1:], angles, forgets)
 
     def _extrapolated(self, t: Int64) -> Array:
         """Return a first guess of the squared norm: its logarithm follows the parabola through three past values."""
@@ -200,11 +161,11 @@ class Motion(ABC):
         growth = np.clip(t * (slope + t * curve), -MAX_GROWTH * t, MAX_GROWTH * t)
         return np.asfortranarray(self.norm2 * np.exp(growth))
 
-    def _agree(self, moments: Moments, guess: Guess, tolerance: float) -> bool:
+    def _agree(self, moments: Moments, guess: Guess) -> bool:
         """Return whether the moments that were guessed are those that follow."""
         for name in self.guessed:
             values = moments[name].before
-            if not (np.abs(values - guess[name]).max(0) <= tolerance * np.abs(values).max(0)).all():
+            if not (np.abs(values - guess[name]).max(0) <= TOLERANCE * np.abs(values).max(0)).all():
                 return False
         return True
 
@@ -254,7 +215,7 @@ class StationaryMotion(Motion):
         by_step = (decay, update_rms, correlation.first, correlation.ratio)
         columns = [np.broadcast_to(values, len(lr))[:, None] for values in by_step]
 
-        def improve(part: Any, guess: Guess, filtered: Filter) -> tuple[Step, Moments]:
+        def improve(part: slice, guess: Guess) -> tuple[Step, Moments]:
             a, rms, first, ratio = (column[part] for column in columns)
             y = guess["norm2"]
             masked = MaskedDecay(a)

@@ -260,7 +260,7 @@ def test_layers_at_once_equal_layers_one_by_one():
             alone = forecast(rule, cosine(700, 20), norm=norms[i], fan_in=fan_ins[i], unit_grad_norm=grads[i])
             assert alone.norm.shape == (700,)
             for name in ("norm", "angular_update", "equilibrium_norm", "equilibrium_angular_update"):
-                np.testing.assert_allclose(getattr(together, name)[:, i], getattr(alone, name), rtol=1e-10)
+                np.testing.assert_allclose(getattr(together, name)[:, i], getattr(alone, name), rtol=1e-6)
             assert (together.settled_at[i], together.falls_out_at[i]) == (alone.settled_at, alone.falls_out_at)
             assert together.over_rotation[i] == pytest.approx(alone.over_rotation)
             assert together.total_decay[i] == pytest.approx(alone.total_decay)
@@ -276,8 +276,8 @@ def test_the_linear_recursion_equals_the_sheet_written_out():
         s = lr / (1 - 0.9**t) / np.sqrt(v / (1 - 0.999**t))
         angle = np.arctan2(s * np.sqrt(q - p1**2 / y), (1 - a) * np.sqrt(y) - s * p1 / np.sqrt(y))
         y, p = (1 - a) ** 2 * y - 2 * (1 - a) * s * p1 + s * s * q, (1 - a) * p1 - s * q
-        assert f.norm[t - 1] == pytest.approx(np.sqrt(y), rel=1e-9)
-        assert f.angular_update[t - 1] == pytest.approx(angle, rel=1e-9)
+        assert f.norm[t - 1] == pytest.approx(np.sqrt(y), rel=1e-6)
+        assert f.angular_update[t - 1] == pytest.approx(angle, rel=1e-6)
 
     y, p, q, lr, wd = 0.5, 0.0, 0.0, 0.1, 0.01
     f = forecast(SGDM(lr, wd, 0.9), steps=700, norm=y**0.5, unit_grad_norm=1.0)
@@ -285,8 +285,8 @@ def test_the_linear_recursion_equals_the_sheet_written_out():
         p1, q = 0.9 * p + wd * y, 0.81 * q + 1 / y + wd**2 * y + 1.8 * wd * p
         angle = np.arctan2(lr * np.sqrt(q - p1**2 / y), np.sqrt(y) - lr * p1 / np.sqrt(y))
         y, p = y - 2 * lr * p1 + lr**2 * q, p1 - lr * q
-        assert f.norm[t] == pytest.approx(np.sqrt(y), rel=1e-9)
-        assert f.angular_update[t] == pytest.approx(angle, rel=1e-9)
+        assert f.norm[t] == pytest.approx(np.sqrt(y), rel=1e-6)
+        assert f.angular_update[t] == pytest.approx(angle, rel=1e-6)
 
 
 @pytest.mark.parametrize("rule", [rule for rule, _ in RULES.values()] + [Rule(0.005, 19.0, 0.05)])
@@ -402,5 +402,5 @@ def test_a_motion_advanced_in_pieces_is_the_motion_advanced_at_once(rule):
     whole, pieces = rule.motion(start), rule.motion(start)
     at_once = whole.advance(lr, weights)
     parts = [pieces.advance(part, weights).norm2 for part in np.split(lr, [1, 4, 130, 131, 500])]
-    np.testing.assert_allclose(np.concatenate(parts), at_once.norm2, rtol=1e-13)
+    np.testing.assert_allclose(np.concatenate(parts), at_once.norm2, rtol=1e-6)
     assert whole.done == pieces.done == 700

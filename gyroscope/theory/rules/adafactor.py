@@ -8,7 +8,7 @@ import numpy as np
 from gyroscope._checks import check_count, check_decay, check_non_negative
 from gyroscope._types import Array, Number
 from gyroscope.theory.law import Equilibrium, Weights, forgetting_time, safe_divide
-from gyroscope.theory.recursion import Filter, Guess, Improve, Moments, Motion, Step
+from gyroscope.theory.recursion import Guess, Improve, Moments, Motion, Step, filtered
 from gyroscope.theory.rules.base import UpdateRule
 from gyroscope.theory.rules.decoupled import decay_at
 
@@ -32,7 +32,7 @@ class AdafactorMotion(Motion):
         if not self.done:
             shares[0] = 1.0  # the first step fills v, also if a forecast starts in the middle of a run
 
-        def improve(part: Any, guess: Guess, filtered: Filter) -> tuple[Step, Moments]:
+        def improve(part: slice, guess: Guess) -> tuple[Step, Moments]:
             y = guess["norm2"]
             g2 = 1 / y  # gradients shrink as the norm grows, and their own scale cancels
             v = filtered(self.moments["v"], 1 - shares[part], shares[part] * g2)

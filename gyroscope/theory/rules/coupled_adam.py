@@ -21,7 +21,7 @@ from gyroscope.theory.law import (
     safe_divide,
 )
 from gyroscope.theory.linear_motion import LinearSteps, StepNormaliser
-from gyroscope.theory.recursion import Filter, Guess, Improve, Moments, Motion, Step
+from gyroscope.theory.recursion import Guess, Improve, Moments, Motion, Step, filtered
 from gyroscope.theory.rules.base import BetaRule
 from gyroscope.theory.rules.sgdm import HeavyBall, transported_power
 
@@ -223,7 +223,7 @@ class TransportedAdamMotion(Motion):
         per_decay = scale * (1 - beta1) * wd * np.sqrt(weights.fan_in)
         per_square = scale * scale * filled * (weights.fan_in * g2_unit)
 
-        def improve(part: Any, guess: Guess, filtered: Filter) -> tuple[Step, Moments]:
+        def improve(part: slice, guess: Guess) -> tuple[Step, Moments]:
             y = guess["norm2"]
             V = filtered(self.moments["v"], keep[part], (wd[part] * y) ** 2 + g2_unit)
             decay = np.sqrt(y / V.after) * per_decay[part]

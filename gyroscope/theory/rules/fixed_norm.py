@@ -8,9 +8,8 @@ import numpy as np
 from gyroscope._checks import check_betas, check_fraction, check_non_negative
 from gyroscope._types import Array, Number
 from gyroscope.theory.law import Correlation, Equilibrium, Weights, forgetting_time
-from gyroscope.theory.recursion import Filter, Guess, Improve, Moments, Motion, Step
+from gyroscope.theory.recursion import Guess, Improve, Moments, Motion, Series, Step
 from gyroscope.theory.rules.base import UpdateRule
-from gyroscope.theory.strides import Series
 
 # The largest angle in radians. A step along the tangent, however long, rotates by less than π/2.
 STEEPEST = 1.5
@@ -22,8 +21,6 @@ ITERATIONS = 60
 @final
 class FixedNormMotion(Motion):
     """Tangent steps at a constant norm, by the rule's angle or those of a base rule from the same norm."""
-
-    strides: ClassVar[bool] = False  # nothing is left to solve
 
     def __init__(self, rule: Any, norm2: Array) -> None:
         super().__init__(rule, norm2)
@@ -40,7 +37,7 @@ class FixedNormMotion(Motion):
         zero = np.zeros((len(lr), 1))
         forgets = np.broadcast_to(np.nan if settled.timescale is None else 1 / settled.timescale, square.shape)
 
-        def improve(part: Any, guess: Guess, filtered: Filter) -> tuple[Step, Moments]:
+        def improve(part: slice, guess: Guess) -> tuple[Step, Moments]:
             norm2 = guess["norm2"]
             return Step(zero[part], zero[part], square[part], norm2, forgets[part]), {"norm2": Series(norm2, norm2)}
 
