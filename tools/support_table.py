@@ -38,10 +38,6 @@ COLUMNS = {
     "Trainer": (TRAINERS, "test_the_hugging_face_trainer_takes_the_steps_of_a_plain_loop"),
     "Accelerate": (TRAINERS, "test_an_optimizer_that_accelerate_prepared_takes_the_steps_of_a_plain_loop"),
     "timm": ("tests.integrations.test_timm", "test_an_optimizer_that_timm_made_takes_the_steps_of_a_plain_loop"),
-    "Composer's monitor": (
-        "tests.integrations.test_composer",
-        "test_the_monitor_logs_how_far_each_weight_turned_and_its_norm",
-    ),
 }
 HEAD = """# What works with what
 
@@ -57,9 +53,9 @@ TESTS = """
 """
 NOTES = """
 - Several processes give the numbers of one, over 20 steps. A neuron whose row one process holds needs no communication:
-  DDP, FSDP2, and layers that tensor parallelism cuts by rows. Vectors that no process holds whole (`"tensor"` or
-  `"group"` granularity under FSDP2, layers that are cut by columns) take one reduction per step for all layers
-  together. During that step the updates of all of them are in memory, in float32.
+  DDP, FSDP2 (experts too), and layers that tensor parallelism cuts by rows. Vectors that no process holds whole
+  (`"tensor"` or `"group"` granularity under FSDP2, layers that are cut by columns) take one reduction per step for all
+  layers together. During that step the updates of all of them are in memory, in float32.
 - Whether the theory predicts an optimizer, of torch, gyroscope or another library, is in
   [one table](own-optimizer.md#which-optimizers-are-predicted).
 - FSDP1 flattens weights, so no vector can be found in them. It is refused, and the error names FSDP2.
@@ -69,9 +65,6 @@ NOTES = """
   `Rotational` leaves moments to the optimizer that it wraps, which has them in the dtype of the weights.
 - timm makes optimizers by name, from its registry: `Rotational` wraps an instance and has no name, and lion is timm's
   own. The tests use the real timm, with empty names of torchvision if torchvision does not load.
-- Composer's `OptimizerMonitor` logs the result of an optimizer's `report_per_parameter_metrics`: for every weight that
-  can rotate its angle since the last report, the predicted angle per step, and its norm. Composer pins an older torch
-  and is not installed for the tests. If it cannot be imported, they call that method as its monitor does.
 - CUDA: generated and interpreted, not run by us. The Triton kernels of compiled steps are generated, run by Triton's
   interpreter, compared with eager steps and compiled for sm_80 and sm_90 (`tests/optim/test_triton.py`). Eager steps
   and the tracker's hooks run on the meta device, where waiting for the device would raise

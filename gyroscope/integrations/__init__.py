@@ -3,6 +3,4 @@
 `LogSink` makes any object with `log(scalars, step)` a sink of the tracker:
 
     gyro.Tracker(model, optimizer, sinks=[LogSink(my_logger)])
-
-Composer needs no adapter. Its `OptimizerMonitor` calls our optimizers through `gyroscope.optim.parameter_metrics`.
 """

@@ -317,12 +317,8 @@ class Rotational(EngineOptimizer):
         for before in list(self._optimizer_load_state_dict_pre_hooks.values()):
             state_dict = before(self, state_dict) or state_dict
         state_dict = in_order_of(self.param_groups, state_dict, type(self).__name__)
-        groups = []
-        for saved, present in zip(state_dict["param_groups"], self.param_groups, strict=True):
-            options = {option: present[option] for option in self._options}
-            if saved.get("mode") == "hyperball":
-                options["tangent"] = True  # the only form of hyperball before this option existed
-            groups.append({**options, **saved})
+        pairs_of_groups = zip(state_dict["param_groups"], self.param_groups, strict=True)
+        groups = [{**{option: now[option] for option in self._options}, **saved} for saved, now in pairs_of_groups]
         # Loading makes new lists and dicts, which both optimizers must share.
         self.inner.load_state_dict({**state_dict, "param_groups": groups})
         self.param_groups = self.inner.param_groups

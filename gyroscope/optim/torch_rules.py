@@ -4,7 +4,7 @@ from typing import Any
 
 from gyroscope.model.optimizer_list import algorithm_of, owner_of
 from gyroscope.optimizers import SPECS, Group, Rules, hyperball, rule_by_spec, spec_by_algorithm, spec_of, user_rule
-from gyroscope.optimizers.group_rules import REMEDY, is_tangent
+from gyroscope.optimizers.group_rules import REMEDY
 from gyroscope.optimizers.other_libraries import other_optimizer, rule_by_other
 from gyroscope.theory import UpdateRule
 
@@ -51,8 +51,8 @@ def rule_of(group: Group, optimizer: object, rules: Rules | None = None) -> Upda
 
 def _rule_of_wrapper(group: Group, wrapper: Any, rules: Rules | None) -> UpdateRule:
     """Return hyperball's rule, the rule that the user has given for the angle, or the inner optimizer's own."""
-    if group.get("mode", getattr(wrapper, "mode", None)) == "hyperball":
-        return hyperball(group, None if is_tangent(group) else rule_of(group, wrapper.inner, rules))
+    if group.get("mode") == "hyperball":
+        return hyperball(group, None if group.get("tangent") else rule_of(group, wrapper.inner, rules))
     angle = group.get("angular_update")
     if angle is not None and not isinstance(angle, UpdateRule):
         raise ValueError(f"angular_update={angle!r} sets the angle by hand, so no rule predicts it")

@@ -189,11 +189,6 @@ def spherical_adam(group: Group) -> UpdateRule:
     return Hyperball(number(group, "lr") * square**0.5, tangent=True)
 
 
-def is_tangent(group: Group) -> bool:
-    """Return whether a group with mode="hyperball" takes Layca's step. Older states, without this option, do."""
-    return bool(group.get("tangent", True))
-
-
 def hyperball(group: Group, rule: UpdateRule | None) -> Hyperball:
     """Return Hyperball with the momentum of the inner optimizer's rule, or the tangent one, which needs none."""
     lr = number(group, "lr")

@@ -194,22 +194,6 @@ def by_splits(name: str, rank: int, mesh: DeviceMesh) -> tuple[nn.Module, list[i
     return model, trained(model, optimizer, 0, STEPS, rank, 2), optimizer
 
 
-def reports(name: str, rank: int = 0, mesh: DeviceMesh | None = None) -> list[dict[str, float]]:
-    """What an optimizer says of all parameters after each of two steps, of shards where there is a mesh."""
-    model = network("splits")
-    if mesh is not None:
-        fully_shard(model, mesh=mesh)
-    optimizer: Any = optimizer_of(model, name)
-    said: list[dict[str, float]] = []
-    for step in range(2):
-        trained(model, optimizer, step, 1, rank, 1 if mesh is None else 2)
-        of_step: dict[str, Any] = {}
-        for key, p in model.named_parameters():
-            of_step |= optimizer.report_per_parameter_metrics(p, key, of_step)
-        said.append({metric: float(value) for metric, value in of_step.items()})
-    return said
-
-
 def state_of(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
     return {"model": get_model_state_dict(model), "optimizer": get_optimizer_state_dict(model, optimizer)}
 
@@ -290,7 +274,6 @@ def worker(rank: int, ports: list[int], folder: Path) -> None:
             if name == "RotationalAdamW":
                 model, counts = under_both(name, rank, both)
                 kept["under_both"] = (whole_weights(model), counts)
-                kept["reports"] = reports(name, rank, pair)
                 kept["compiled_experts"] = compiled_experts(rank, pair)
             if rank == 0:
                 torch.save(kept, folder / f"{name}.pt")
@@ -364,14 +347,6 @@ def test_fsdp2_over_tensor_parallelism_trains_as_one_process_does(folder):
     weights, counts = torch.load(folder / "RotationalAdamW.pt")["under_both"]
     assert_same(weights, alone("RotationalAdamW", "rows"))
     assert counts == [1, 1]
-
-
-def test_what_is_reported_of_shards_is_what_one_process_reports_of_the_whole(folder):
-    for of_shards, of_whole in zip(
-        torch.load(folder / "RotationalAdamW.pt")["reports"], reports("RotationalAdamW"), strict=True
-    ):
-        assert of_shards == pytest.approx(of_whole)
-    assert {f"rotation/since_report/{name}" for name in SPLITS if name != "gain"} <= set(of_whole)
 
 
 @every_row

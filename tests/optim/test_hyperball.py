@@ -282,18 +282,6 @@ def test_a_copy_goes_on_bit_for_bit(copied):
     assert torch.equal(stepped(again, q, grads[3:]), stepped(optimizer, p, grads[3:]))
 
 
-def test_a_state_from_before_there_was_a_choice_goes_on_as_the_tangent_step_that_it_was():
-    p = weight(4, 6)
-    old = Rotational(torch.optim.SGD([p], lr=0.1), mode="hyperball", tangent=True)
-    stepped(old, p, gradients((4, 6), 2))
-    saved = old.state_dict()
-    del saved["param_groups"][0]["tangent"]
-    optimizer = Rotational(torch.optim.SGD([weight(4, 6)], lr=0.1), mode="hyperball")
-    optimizer.load_state_dict(saved)
-    group = optimizer.param_groups[0]
-    assert (group["tangent"], group["granularity"]) == (True, "neuron")
-
-
 def test_bfloat16_weights_keep_their_norm_with_stochastic_rounding():
     p = weight(32, 64, dtype=torch.bfloat16)
     norm = float(p.detach().float().norm())

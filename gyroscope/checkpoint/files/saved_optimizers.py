@@ -3,7 +3,6 @@
 from collections.abc import Collection
 
 from gyroscope.optimizers import COMMANDS, SPECS, Group, OptimizerSpec, hyperball, rule_by_spec, spec_by_name
-from gyroscope.optimizers.group_rules import is_tangent
 from gyroscope.theory import FixedNorm, UpdateRule
 
 # Names on the command line of optimizers, which a user may give if the file does not determine one.
@@ -62,7 +61,7 @@ def rule_of_group(name: str | None, group: Group, state: Collection[str] = ()) -
 def _rule_of_wrapper(group: Group, state: Collection[str]) -> UpdateRule | None:
     """Return hyperball's rule, or that of the inner optimizer. None if code sets the angle."""
     if group.get("mode") == "hyperball":
-        if is_tangent(group):
+        if group.get("tangent"):
             return hyperball(group, None)
         # Decay is along the weights, so its kind does not matter.
         momentum_rule = rule_of_group(inner_name({**group, "weight_decay": 0.0}, state), group)

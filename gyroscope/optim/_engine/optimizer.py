@@ -20,7 +20,6 @@ from gyroscope.optim._engine.loading import check_state, expected_shapes, in_ord
 from gyroscope.optim._engine.loop import NO_FACTORS, StepCache, take_step, vectors_for
 from gyroscope.optim._engine.steps import Group, Step, Vectors
 from gyroscope.optim._engine.tensors import Task
-from gyroscope.optim.parameter_metrics import LastReported, parameter_metrics
 
 SPLIT_OPTIONS: Group = {"granularity": "neuron", "axis": 0, "group_size": 1}
 # Options of torch's optimizers that select an implementation: ignored when a state is loaded.
@@ -125,14 +124,6 @@ class EngineOptimizer(torch.optim.Optimizer, ABC):
                 f"{type(self).__name__} takes no sparse gradients: set sparse=False in the Embedding that makes them"
             )
         return [Task(p, p.grad, self.state[p], group) for p, group in ready]
-
-    def report_per_parameter_metrics(
-        self, param: Tensor, name: str, optimizer_metrics: Mapping[str, Any]
-    ) -> dict[str, float | Tensor]:
-        """Return what Composer's OptimizerMonitor logs of a parameter: see `parameter_metrics`."""
-        if "_last_reported" not in self.__dict__:  # not pickled either
-            self._last_reported: LastReported = {}
-        return parameter_metrics(self, param, name, self._last_reported)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load a state of this optimizer, or of the torch optimizer whose rule it has.
