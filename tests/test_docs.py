@@ -190,7 +190,7 @@ def test_every_panel_of_a_report_is_explained_with_a_picture():
     explained = (ROOT / "docs" / "report.md").read_text(encoding="utf-8")
     template = (ROOT / "gyroscope" / "render" / "assets" / "report.html").read_text(encoding="utf-8")
     panels = re.findall(r"<h2[^>]*>(.*?)</h2>", template)
-    assert len(panels) > 5
+    assert len(panels) >= 5
     assert [
         panel for panel in panels if not re.search(rf"^## {re.escape(panel)}\n\n!\[", explained, re.MULTILINE)
     ] == []

@@ -18,7 +18,7 @@ WIDE = {"width": 1200, "height": 900}
 # A width at which the picture of a panel is legible on a phone.
 NARROW = {"width": 760, "height": 900}
 LAYER = "3.weight"  # the layer that the picture of an opened layer shows
-PANELS = ("verdict", "equilibrium", "layers", "balance", "plane", "stability", "table")
+PANELS = ("verdict", "equilibrium", "layers", "balance", "table")
 # Name of a picture -> its page of the gallery, and the element with which the picture ends.
 WHOLE_PAGES = {
     "comparison": ("comparison", "section#layers"),
@@ -55,9 +55,8 @@ def take_panels(browser_page: Page, pages: Path) -> None:
     take_part(browser_page, "header", "summary")
     for name in PANELS:
         take_part(browser_page, f"section#{name}", name)
-    # The state of Adam with L2 does not tell signal from noise, so these two show AdamW.
+    # The state of Adam with L2 does not tell signal from noise, so this one shows AdamW.
     open_page(browser_page, pages / "healthy.html", NARROW)
-    take_part(browser_page, "section#signal", "signal")
     browser_page.locator("#layer-choice").select_option(LAYER)
     browser_page.wait_for_selector("#look-figure .main-svg")
     take_part(browser_page, "#layer", "layer")

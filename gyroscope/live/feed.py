@@ -16,7 +16,6 @@ from gyroscope.report.run_data import LAYER_SERIES, OVER_LAYERS, RunData
 from gyroscope.report.run_gather import check, findings_data, gather_run, over_layers
 from gyroscope.report.run_head import run_head
 from gyroscope.report.run_layers import distributions_at, spread, summary
-from gyroscope.report.run_theory import bound_of, update_bound
 from gyroscope.store import Run, RunError, open_run
 from gyroscope.store.database import FILE
 
@@ -52,7 +51,6 @@ class FollowedRun:
         self.stride = run.stride
         self.layers = run.layers
         self.first_steps = run.steps
-        self.bound = bound_of(layer_histories(run))
         groups = [run.layer(name).group for name in self.layers]
         # The first layer of each group, because all layers of a group have the same learning rate.
         self.first_layers = [
@@ -86,7 +84,7 @@ class FollowedRun:
         of_shown = {name: values[places] for name, values in stacked.items()}
         return {
             "steps": steps,
-            "series": {**over_layers(of_shown), "update_bound": update_bound(self.bound, steps)},
+            "series": over_layers(of_shown),
             "groups": groups,
             "layers": {name: of_shown[name].ravel() for name in LAYER_SERIES},
         }

@@ -32,7 +32,6 @@ LAYER_SERIES = (
     "forecast_norm",
     "grad_weight_cosine.mean",
     "lambda_e.q50",
-    "rotation_discrepancy.q50",
     "alignment",
 )
 
@@ -41,8 +40,6 @@ OVER_LAYERS = {
     "angular_update.mean": ("q05", "q50", "q95"),
     "predicted_angular_update": ("q50",),
     "forecast_angular_update": ("q50",),
-    "max_update.max": ("max",),
-    "alignment": ("q05", "q50", "q95"),
 }
 
 # Number of logged scalars that a page draws. It draws the first ones, because each takes a whole chart.
@@ -57,7 +54,6 @@ PANELS = {
     "layer_imbalance": "layers",
     "scale_sensitive": "layers",
     "neuron_imbalance": "balance",
-    "unstable_betas": "stability",
     "dead_vectors": "table",
     "frozen_entries": "table",
     "not_measured": "table",
@@ -102,8 +98,6 @@ class RunData:
     verdicts       findings with the panel that shows their evidence
     marks          steps worth a line across the curves: `settled` (half of the layers had), `fell out` (the first
                    layer did), or an incident by its name
-    plane          rotation and memory around the settings: `run_theory.plane`
-    stability      where Adam's betas are: `run_theory.stability`
     id             under which a live page knows the run
     colour         number of its colour: its place among the runs that were named, so that it is the same on all pages
     """
@@ -121,8 +115,6 @@ class RunData:
     summary: Sequence[str]
     verdicts: Sequence[Mapping[str, Any]]
     marks: Sequence[Mapping[str, Any]]
-    plane: Mapping[str, Any] | None
-    stability: Mapping[str, Any] | None
     notes: Sequence[str]
     config: Mapping[str, Any]
     id: str = ""

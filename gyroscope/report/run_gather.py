@@ -22,13 +22,12 @@ from gyroscope.report.comparison import comparison_summary, shared_layers
 from gyroscope.report.run_data import MOST_DRAWN, OVER_LAYERS, PANELS, Report, RunData, Series
 from gyroscope.report.run_head import run_head
 from gyroscope.report.run_layers import layers_data, series_of
-from gyroscope.report.run_theory import bound_of, plane, stability, update_bound
 from gyroscope.store import Run, RunError, open_run
 from gyroscope.store.reader import Progress
 
 # Largest number of samples that a page shows.
 MOST = 2000
-QUANTILES = {"q05": 0.05, "q50": 0.5, "q95": 0.95, "max": 1.0}
+QUANTILES = {"q05": 0.05, "q50": 0.5, "q95": 0.95}
 
 
 def gather(paths: Sequence[str | os.PathLike[str]], at: int | None = None, progress: Progress | None = None) -> Report:
@@ -110,11 +109,9 @@ def gather_run(
         total=run.total,
         stride=run.stride,
         steps=run.steps,
-        series={**over_layers(blocks), "update_bound": update_bound(bound_of(histories), run.steps)},
+        series=over_layers(blocks),
         groups=groups(run),
         layers=layers_data(run, histories, live, at, plain_name if layers else str),
-        plane=plane(histories),
-        stability=stability(histories),
         config=run.config,
         id=id,
         **findings_data(run, live=live, rename=plain_name if layers else str),

@@ -70,11 +70,10 @@ def summary(history: LayerHistory) -> dict[str, Any]:
     If the last numbers of a layer are not finite, the earlier ones do not describe it. All are NaN, and `diverged` is
     true.
 
-    reference             "equilibrium", or the "forecast" if the run is shorter than one memory
-    decay_ratio           λ_e/λ: 1 if the loss does not depend on the scale of the weights
-    rotation_discrepancy  D: squared ratio of predicted to measured rotation, of the median neuron
-    alignment             s: 1 if updates are pure noise, above if gradients agree over the momentum's memory
-    imbalance             95th over 5th percentile of the neurons' rotation, over that of pure noise
+    reference    "equilibrium", or the "forecast" if the run is shorter than one memory
+    decay_ratio  λ_e/λ: 1 if the loss does not depend on the scale of the weights
+    alignment    s: 1 if updates are pure noise, above if gradients agree over the momentum's memory
+    imbalance    95th over 5th percentile of the neurons' rotation, over that of pure noise
     """
     dead = history.series("dead_vectors")[history.window]
     return {
@@ -86,7 +85,6 @@ def summary(history: LayerHistory) -> dict[str, Any]:
         "norm": history.mean(history.series("norm", "rms")),
         "norm_ratio": history.mean(history.norm_ratio),
         "decay_ratio": history.mean(finite_ratio(history.series("lambda_e", "q50"), history.series("weight_decay"))),
-        "rotation_discrepancy": history.mean(history.series("rotation_discrepancy", "q50")),
         "alignment": history.mean(history.series("alignment")),
         "imbalance": history.mean(history.quantile_ratio()) / _noise(history),
         # The smallest count, because a vector is dead if it never rotated in the whole window.

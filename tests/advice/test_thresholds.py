@@ -23,7 +23,6 @@ ALLOWED = {
     # How labels are cut.
     "layer_families.py": ["USUAL_SHARE = 0.6"],
     # How far a picture reaches.
-    "run_theory.py": ["MARGIN = 5.0"],
     # Which settings of a sweep are as good as the best: no finding, and the lab's tables read it too.
     "sweep_data.py": ["TOLERANCE = 0.02"],
 }

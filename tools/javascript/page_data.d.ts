@@ -10,7 +10,7 @@ interface RunData extends Findings {
   name: string; id: string; status: string; total: number; stride: number; colour: number;
   steps: number[]; series: Record<string, Values>;
   groups: GroupData[]; layers: LayerData[];
-  plane: Plane | null; stability: Stability | null; config: unknown;
+  config: unknown;
 }
 interface RunHead { optimizer: string; steps: number; lr: Known; weight_decay: Known; run_length: Known; loss_name: string; loss: Known }
 interface Findings { head: RunHead; summary: string[]; verdicts: FindingData[]; marks: Mark[]; notes: string[]; scalars: Record<string, LoggedSeries> }
@@ -26,16 +26,10 @@ interface LayerData {
   summary: LayerSummary; spread: Record<"q05" | "q25" | "q75" | "q95" | "noise", Known>;
   distributions: Record<string, Distribution[]>; series: Record<string, Values>;
 }
-type SummaryNumber = "rotation" | "predicted_rotation" | "rotation_ratio" | "norm" | "norm_ratio" | "decay_ratio" | "rotation_discrepancy"
+type SummaryNumber = "rotation" | "predicted_rotation" | "rotation_ratio" | "norm" | "norm_ratio" | "decay_ratio"
   | "alignment" | "imbalance" | "dead_vectors" | "frozen_share" | "settled_at";
 type LayerSummary = Record<SummaryNumber, Known> & { diverged: boolean; reference: string };
 interface Distribution { step: number; first: number; counts: number[]; least: number; least_id: number; most: number; most_id: number }
-interface Plane {
-  group: number; lr: number[]; weight_decay: number[]; rotation: Values[]; timescale: Values[]; neighbours: Neighbour[];
-}
-interface Neighbour { name: string; lr: number; weight_decay: number; kept: string[]; rotation: Known }
-interface Betas { beta1: number; beta2: number; exact_margin: number }
-interface Stability { betas: Betas[]; beta2: number[]; continuous: number[]; exact: number[] }
 
 // ---- a run that is being written: live/feed.py, live/run_index.py
 type Position = number[];
@@ -100,7 +94,7 @@ interface TableRow { number: number; layers: LayerData[]; label: string; key: st
 // ---- a small chart of a layer: layer.js
 interface Curve {
   measured: string; low?: string; high?: string; predicted?: string; forecast?: string; group?: string;
-  level?: number; log?: boolean; within?: [number, number];
+  level?: number; log?: boolean;
 }
 
 // ---- a column of a table that its headings sort: figure.js

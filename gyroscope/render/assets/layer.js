@@ -19,7 +19,6 @@ const CURVES = [
   ["cosine", { measured: "grad_weight_cosine.mean", level: 0 }],
   ["decay", { measured: "lambda_e.q50", group: "weight_decay" }],
   ["alignment", { measured: "alignment", level: 1, log: true }],
-  ["discrepancy", { measured: "rotation_discrepancy.q50", level: 1, log: true, within: [0.03, 30] }],
 ];
 function drawLayer() {
   $("layer").hidden = false;
@@ -58,9 +57,7 @@ function drawCurve(id, want) {
   const shapes = want.level === undefined ? [] : [{ type: "line", xref: "paper", x0: 0, x1: 1, y0: want.level, y1: want.level,
     line: { color: Look.of("soft"), dash: "dash", width: 1 } }];
   if (!shown.length) return empty(id, "Not measured for this optimizer.");
-  const [low, high] = want.within ?? [0, Infinity]; // beyond these limits a curve leaves the picture
-  const seen = shown.map(values => finite(values).filter(value => value > low && value < high));
-  const axis = want.log ? { type: "log", range: logRange([...seen, want.level ? [want.level] : []], bands) } : {};
+  const axis = want.log ? { type: "log", range: logRange([...shown, want.level ? [want.level] : []], bands) } : {};
   draw(id, traces, { height: 250, shapes: [...shapes, ...marked(allRuns())], xaxis: timeAxis(), yaxis: axis });
 }
 

@@ -3,7 +3,7 @@
 const SEVERITY = { bad: "✗ Bad", warn: "! Warning", note: "• Note", good: "✓ Good" };
 /** @type {[SummaryNumber, string][]} */
 const SUMMARY = [["rotation", "rotation"], ["rotation_ratio", "÷ predicted"], ["norm", "norm"], ["norm_ratio", "÷ predicted"],
-  ["decay_ratio", "λₑ/λ"], ["rotation_discrepancy", "D"], ["alignment", "s"], ["imbalance", "spread ÷ noise"], ["dead_vectors", "dead"], ["frozen_share", "frozen"], ["settled_at", "settled at"]];
+  ["decay_ratio", "λₑ/λ"], ["alignment", "s"], ["imbalance", "spread ÷ noise"], ["dead_vectors", "dead"], ["frozen_share", "frozen"], ["settled_at", "settled at"]];
 /** @type {PageState} */
 const state = { report: /** @type {any} */ (null), live: null, run: 0, layer: "", quantity: "angular_update", look: -1,
   sort: ["", 1], filter: "", open: new Set(), redraw: 0, spoken: "" };
@@ -69,7 +69,7 @@ function drawHead() {
 /** @type {(summary: LayerSummary, key: SummaryNumber, digits: number) => string} */
 const shownNumber = (summary, key, digits) => summary.diverged && (key === "rotation" || key === "norm") && summary[key] === null ? "not finite" : sig(summary[key], digits);
 /** @type {(key: string, value: Known) => boolean} */
-const off = (key, value) => /_ratio$|_discrepancy$/.test(key) && value !== null
+const off = (key, value) => /_ratio$/.test(key) && value !== null
   && (value > state.report.max_usual_ratio || value < 1 / state.report.max_usual_ratio);
 // A row is a family of layers, or one layer. A family shows the smallest and the largest number of its members.
 /** @type {(row: TableRow, text: (layer: LayerData, digits: number) => string, value?: (layer: LayerData) => Known) => string} */
@@ -139,11 +139,11 @@ function choose(number) {
   if (number === state.run) return;
   state.run = number; state.look = -1;
   for (const select of runChoices()) select.value = String(number);
-  drawHeat(); drawBalance(); drawPlane();
+  drawHeat(); drawBalance();
   if (state.layer) drawLayer();
 }
 function drawFigures() {
-  drawEquilibrium(); drawHeat(); drawBalance(); drawSignal(); drawPlane(); drawStability();
+  drawEquilibrium(); drawHeat(); drawBalance();
   if (state.layer) drawLayer();
 }
 function drawWords() { drawHead(); drawVerdict(); drawTable(); }

@@ -1,5 +1,5 @@
 "use strict";
-// The figures of a run: equilibrium with what training logged, the map of layers, balance, signal, the plane, stability.
+// The figures of a run: equilibrium with what training logged, the map of layers, balance.
 // Values that training logged: one small chart for each name above the rotation chart, on the same axis of steps.
 const MOST_LOGGED = 4, LOGGED_HEIGHT = 140, GAP = 0.16; // number of charts, pixels of each, and the share of it that its name takes
 const LOSS = /loss|nll|entropy|perplexity|ppl|error/i;
@@ -130,96 +130,4 @@ function drawBalance() {
     xaxis: { type: "log", title: { text: innerWidth < 700 ? "rotation ÷ median" : "rotation ÷ median of the layer" }, range: logRange([of("q05"), of("q95"), noise, [0.8, 1.25]]) },
     yaxis: { autorange: "reversed", zeroline: false, showgrid: false, tickvals: rows, ticktext: labels(worst.map(layer => layer.label)) } });
   $("balance-note").textContent = known.length > worst.length ? `The ${MOST_BOXES} least balanced of ${known.length} layers. The table has all.` : "";
-}
-
-function drawSignal() {
-  /** @type {[Trace[], Values[], Values[]]} */
-  const [traces, lines, bands] = [[], [[1]], []];
-  state.report.runs.forEach((run, number) => {
-    const [low, middle, high] = ["q05", "q50", "q95"].map(q => run.series["alignment." + q]), own = runColour(number);
-    if (!finite(middle).length) return;
-    lines.push(middle);
-    bands.push(low, high);
-    traces.push(...band(run.steps, low, high, own, "5–95 % of layers", { legendgroup: "run" + number, showlegend: !several() }));
-    traces.push(line(run.steps, middle, several() ? run.name : "median layer", own, { legendgroup: "run" + number }));
-  });
-  if (!traces.length) return empty("signal-figure", "Known only for Adam with decoupled decay and for SGD with momentum.");
-  const noise = { type: "line", xref: "paper", x0: 0, x1: 1, y0: 1, y1: 1, line: { color: Look.of("soft"), dash: "dash", width: 1 } };
-  draw("signal-figure", traces, { height: 320, showlegend: true, shapes: [noise, ...marked(allRuns())], xaxis: timeAxis(),
-    yaxis: { type: "log", range: logRange(lines, bands), title: { text: "alignment s" } } });
-}
-
-// Levels for lines of equal value: 1 and 3 of each decade that the grid covers.
-/** @param {Values[]} grid */
-function levels(grid) {
-  const values = finite(grid.flat()).filter(value => value > 0), found = [];
-  const low = values.reduce((a, b) => Math.min(a, b)), high = values.reduce((a, b) => Math.max(a, b));
-  for (let decade = Math.floor(Math.log10(low)); decade <= Math.log10(high); decade++)
-    for (const digit of [1, 3]) if (digit * 10 ** decade > low && digit * 10 ** decade < high) found.push(digit * 10 ** decade);
-  return found.length > 9 ? found.filter((_, i) => i % 2 === 0) : found;
-}
-function drawPlane() {
-  const plane = current().plane;
-  if (!plane) return empty("plane-figure", "No map, because the theory does not cover this optimizer or weight decay is 0.");
-  /** @type {Trace[]} */
-  const traces = [];
-  /** @type {["rotation" | "timescale", string, string, string][]} */
-  const families = [["rotation", "equal rotation, rad per step", colour(2), "solid"],
-    ["timescale", "equal timescale, steps", colour(3), "dash"]];
-  for (const [key, name, shade, dash] of families)
-    levels(plane[key]).forEach((value, i) => traces.push({ type: "contour", x: plane.lr, y: plane.weight_decay, z: plane[key], name,
-      contours: { type: "constraint", operation: "=", value, showlabels: true, labelfont: { size: 11, color: shade }, labelformat: "~g" },
-      line: { color: shade, width: 1.3, dash }, hoverinfo: "skip", legendgroup: key, showlegend: i === 0, showscale: false }));
-  state.report.runs.forEach((run, number) => {
-    if (!run.plane) return;
-    const { lr, weight_decay } = run.groups[run.plane.group].series, peak = lr.indexOf(finite(lr).reduce((a, b) => Math.max(a, b)));
-    const name = several() ? run.name : "this run's path, ● its peak", own = runColour(number);
-    traces.push(line(lr, weight_decay, name, own, { legendgroup: "run" + number, showlegend: false, line: { width: 5 }, hoverinfo: "skip" }));
-    traces.push({ x: [lr[peak]], y: [weight_decay[peak]], name: plain(name), legendgroup: "run" + number, type: "scatter", mode: "markers",
-      marker: { size: 13, color: own, line: { color: Look.of("ground"), width: 2 } }, hovertemplate: "lr %{x:.3g}, weight decay %{y:.3g}<extra></extra>" });
-  });
-  const near = plane.neighbours;
-  if (near.length) traces.push({ x: near.map(one => one.lr), y: near.map(one => one.weight_decay), text: near.map(one => plain(one.name)),
-    name: "same norm and memory with", type: "scatter", mode: "markers+text", textposition: "top center",
-    marker: { symbol: "diamond", size: 11, color: colour(4) }, hovertemplate: "%{text}: lr %{x:.3g}, weight decay %{y:.3g}<extra></extra>" });
-  const range = (/** @type {number[]} */ values) => [Math.log10(values[0]), Math.log10(values[values.length - 1])];
-  draw("plane-figure", traces, { height: 460, xaxis: { type: "log", title: { text: "learning rate" }, range: range(plane.lr) },
-    yaxis: { type: "log", title: { text: "weight decay" }, range: range(plane.weight_decay) } });
-  $("plane-note").replaceChildren(...near.map(one => {
-    const turns = one.rotation === null ? "" : sig(one.rotation, 2), kept = [...new Set([...one.kept, ...(turns === "1" ? ["rotation"] : [])])];
-    const changed = turns && !kept.includes("rotation") ? ` It rotates ${turns} times as far per step.` : "";
-    return element("li", {}, `${one.name}(lr=${sig(one.lr)}, weight_decay=${sig(one.weight_decay)}) keeps ${kept.join(", ").replace(/, (?=[^,]*$)/, " and ")}.${changed}`);
-  }));
-}
-
-function drawStability() {
-  const runs = state.report.runs, region = runs.find(run => run.stability)?.stability;
-  if (!region) empty("betas-figure", "Only Adam has two averages that can be unstable.");
-  else {
-    const away = (/** @type {number[]} */ values) => values.map(value => 1 - value), x = away(region.beta2);
-    const ticks = { type: "log", autorange: false, tickangle: 0, tickvals: [0.5, 0.1, 0.01, 0.001, 0.0001], ticktext: ["0.5", "0.9", "0.99", "0.999", "0.9999"] };
-    /** @type {Trace[]} */
-    const traces = [
-      { x, y: x.map(() => 1), type: "scatter", mode: "lines", line: { width: 0 }, showlegend: false, hoverinfo: "skip" },
-      { x, y: away(region.exact), type: "scatter", mode: "lines", fill: "tonexty", fillcolor: faint(colour(2), 0.2), name: "stable: β₁² < β₂",
-        line: { color: colour(2), width: 2 }, hoverinfo: "skip" },
-      { x, y: away(region.continuous), type: "scatter", mode: "lines", name: "in continuous time, C = 0", line: { color: colour(2), width: 1.5, dash: "dash" }, hoverinfo: "skip" }];
-    runs.forEach((run, number) => run.stability?.betas.forEach(pair => traces.push({ x: [1 - pair.beta2], y: [1 - pair.beta1],
-      type: "scatter", mode: "markers", name: plain(several() ? run.name : `(${pair.beta1}, ${pair.beta2}), margin ${sig(pair.exact_margin)}`),
-      marker: { size: 13 + 3 * number, color: runColour(number), symbol: number ? "circle-open" : "circle", line: { width: 2, color: runColour(number) } },
-      hovertemplate: `β₁ ${pair.beta1}, β₂ ${pair.beta2}: margin ${sig(pair.exact_margin)}<extra></extra>` })));
-    draw("betas-figure", traces, { height: 360, showlegend: true, xaxis: { ...ticks, title: { text: "β₂" }, range: [0, -5] }, yaxis: { ...ticks, title: { text: "β₁" }, range: [0, -3.5] } });
-  }
-  /** @type {[Trace[], Values[]]} */
-  const [traces, shown] = [[], []];
-  runs.forEach((run, number) => {
-    const many = several(), measured = run.series["max_update.max.max"], bound = run.series.update_bound;
-    if (!finite(measured).length) return;
-    shown.push(measured, bound);
-    traces.push(line(run.steps, measured, many ? run.name : "largest entry of an update ÷ lr", runColour(number), { legendgroup: "run" + number }));
-    if (finite(bound).length) traces.push(line(run.steps, bound, many ? run.name + ", bound" : "bound for any gradients", many ? runColour(number) : colour(1),
-      { legendgroup: "run" + number, showlegend: !many, line: { dash: "dash" } }));
-  });
-  if (!traces.length) return empty("bound-figure", "The largest update was not measured.");
-  draw("bound-figure", traces, { height: 360, showlegend: true, shapes: marked(allRuns()), xaxis: timeAxis(), yaxis: { type: "log", range: logRange(shown), title: { text: "max |u|" } } });
 }
