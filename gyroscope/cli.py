@@ -189,28 +189,19 @@ def convert(
 
 @app.command(epilog="Example: gyroscope report runs/first")
 def report(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN", help="runs, a sweep, or checkpoints from old to new")],
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN", help="runs, or a sweep")],
     out: Annotated[Path, typer.Option("-o", "--out", help="the page to write")] = Path("report.html"),
     text: Text = False,
     as_json: AsJson = False,
     at: Annotated[int | None, whole("step at which the page opens, for example that of an incident")] = None,
 ) -> None:
     """Report on a run, compare runs, or rank a sweep."""
-    from gyroscope.checkpoint.files import is_checkpoint
     from gyroscope.render.page import page_json
     from gyroscope.report import SWEEP_FILE, gather
 
     if not (text or as_json):
         check_output(out, runs)
-    if all(is_checkpoint(path) for path in runs):
-        from gyroscope.checkpoint.checkpoint_autopsy import autopsy
-
-        examined = autopsy(*runs)
-        if text or as_json:
-            show_result(examined, None, as_json)
-        else:
-            write_page(out, examined.page())
-    elif any((path / SWEEP_FILE).is_file() for path in runs):
+    if any((path / SWEEP_FILE).is_file() for path in runs):
         if at is not None:
             raise ValueError(f"--at {at}: a sweep has no steps. Name one of its runs instead")
         report_sweep(runs, out, text, as_json)

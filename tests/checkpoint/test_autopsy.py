@@ -268,10 +268,8 @@ def test_the_command_prints_text_json_and_writes_a_page(equilibrium, tmp_path, c
     assert "0.weight" in text
     assert main(["autopsy", str(file), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["name"] == "ckpt.pt"
-    assert main(["report", str(file), "-o", str(tmp_path / "page.html")]) == 0
+    assert main(["autopsy", str(file), "--html", str(tmp_path / "page.html")]) == 0
     assert "<h1>Autopsy: ckpt.pt" in (tmp_path / "page.html").read_text()
-    assert main(["report", str(file), "--text"]) == 0
-    assert "Autopsy" in capsys.readouterr().out
     assert main(["autopsy", str(file), "--betas", "0.9"]) == 2
     assert "pair of numbers" in capsys.readouterr().err
 
@@ -280,9 +278,8 @@ def test_a_page_over_a_checkpoint_is_refused_before_anything_is_read(equilibrium
     file = tmp_path / "ckpt.pt"
     torch.save(equilibrium, file)
     before = file.read_bytes()
-    for command in (["autopsy", str(file), "--html", str(file)], ["report", str(file), "-o", str(file)]):
-        assert main(command) == 2
-        assert "is an input, and the output would replace it" in capsys.readouterr().err
+    assert main(["autopsy", str(file), "--html", str(file)]) == 2
+    assert "is an input, and the output would replace it" in capsys.readouterr().err
     assert file.read_bytes() == before
 
 
