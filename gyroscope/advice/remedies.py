@@ -10,6 +10,7 @@ from gyroscope.advice import thresholds as limit
 from gyroscope.advice.findings import NOTHING, Remedy, Severity
 from gyroscope.advice.layer_view import LayerView
 from gyroscope.advice.phrases import format_number
+from gyroscope.theory import AdamL2
 
 # Experiments of `gyroscope_lab.remedies` that tested a printed remedy. Each is a section of results/advice.md.
 TRIALS = (
@@ -34,10 +35,9 @@ OWN_IMBALANCE = Remedy("The optimizer's imbalance= option causes this.")
 
 # These name only what was tested: a lower learning rate, but not a longer warmup, clipping or another activation.
 LOWER_RATE = Remedy("Lower the learning rate.", "slower_rotation")
+FIND_NAN = Remedy("torch.autograd.set_detect_anomaly(True) names the operation that made the first NaN.")
 GO_BACK = Remedy(
-    "Go back to a checkpoint from before that step and lower the learning rate. "
-    "torch.autograd.set_detect_anomaly(True) names the operation that made the first NaN.",
-    "divergence",
+    f"Go back to a checkpoint from before that step and lower the learning rate. {FIND_NAN.text}", "divergence"
 )
 REVIVE = Remedy("Lower the learning rate.", "dead_vectors")
 WIDER_WEIGHTS = Remedy(
@@ -88,12 +88,14 @@ def look_at_layer(name: str, first: int, last: int) -> Remedy:
     return Remedy(f"Look at what reaches {name} in {steps}: its inputs, its losses and its masks.")
 
 
-def balance(view: LayerView) -> Remedy:
-    """Return what makes layers and neurons rotate alike. In trials it lowered the loss only for Adam with L2."""
-    if view.keeps_norm:
-        return OWN_IMBALANCE if view.sets_imbalance else NOTHING
-    is_coupled_adam = view.rule is not None and view.rule.adam_betas is not None and not view.rule.is_decoupled
-    return DECOUPLE if is_coupled_adam else NOTHING
+def balance_layers(view: LayerView) -> Remedy:
+    """Return what makes layers rotate alike. In trials it lowered the loss only for Adam with L2."""
+    return DECOUPLE if isinstance(view.rule, AdamL2) else own_imbalance(view)
+
+
+def own_imbalance(view: LayerView) -> Remedy:
+    """Return the option of an optimizer that rotates neurons at different speeds, if it was set."""
+    return OWN_IMBALANCE if view.keeps_norm and view.sets_imbalance else NOTHING
 
 
 def stable_betas(beta1: float) -> Remedy:
@@ -108,6 +110,7 @@ def stable_betas(beta1: float) -> Remedy:
     return Remedy(f"Set beta2 above beta1² = {format_number(beta1**2)}, for example {example}.", "stable_betas")
 
 
+# Both were tried with RotationalAdamW alone.
 # It kept the angle of three networks at three learning rates. The loss fell in two of nine cases, and seven intervals
 # include 0.
 NOISE_AVERAGE = Remedy('Set update_average="noise" in the optimizer.', "beyond/rotation_average")

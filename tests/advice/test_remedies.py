@@ -3,22 +3,28 @@
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 
 import gyroscope
-from gyroscope.advice import remedies
+from gyroscope.advice import diagnose, remedies
+from gyroscope.advice import thresholds as limit
 from gyroscope.advice.findings import Remedy
 from gyroscope.advice.remedies import TRIALS
 from gyroscope.checkpoint.checkpoint_layer import CheckpointLayer
 from gyroscope.planner.settings import plan_settings, read_settings
 from gyroscope.theory import AdamL2
+from tests.advice.memory import record
+from tests.advice.test_diagnose import only
+from tests.planner.test_plan import small
 
 PACKAGE = Path(gyroscope.__file__).parent
 RESULTS = PACKAGE.parent / "results" / "advice.md"
 MADE = [
     *(value for value in vars(remedies).values() if isinstance(value, Remedy)),
     remedies.slower_start(0, [30]),
-    remedies.balance(CheckpointLayer("a", (8, 64), 0, "neuron", 8, 64, AdamL2(1e-3, 0.1))),
+    remedies.balance_layers(CheckpointLayer("a", (8, 64), 0, "neuron", 8, 64, AdamL2(1e-3, 0.1))),
     remedies.stable_betas(0.9),
 ]
 
@@ -46,6 +52,47 @@ def test_every_trial_was_run_and_its_remedy_did_no_harm(trial):
     rows = [line for line in sections[trial].splitlines() if line.startswith("| ") and not line.startswith("| task")]
     assert len(rows) >= 3
     assert not any("harms" in row for row in rows), sections[trial]
+
+
+def with_neurons_at_two_speeds(rule):
+    run = record(rule=rule)
+    run.data["a"]["angular_update"] *= np.where(np.arange(32) < 8, 6.0, 1.0)
+    return run
+
+
+def that_misses_its_angle(optimizer):
+    run = record(speed=0.46)
+    run.config["groups"][0] |= {"optimizer": optimizer}
+    return run
+
+
+@pytest.mark.parametrize(
+    ("run", "kind", "trial"),
+    [
+        (with_neurons_at_two_speeds(AdamL2(1e-2, 1e-2)), "neuron_imbalance", ""),
+        (record(non_finite=np.where(np.arange(100) == 70, 1.0, 0.0)), "diverged", ""),
+        (record(non_finite=np.where(np.arange(100) < 70, 0.0, 1.0)), "diverged", "divergence"),
+        (that_misses_its_angle("RotationalSGD"), "missed_angle", ""),
+        (that_misses_its_angle("RotationalAdamW"), "missed_angle", "beyond/rotation_average"),
+    ],
+)
+def test_a_remedy_belongs_to_what_was_tested(run, kind, trial):
+    """Not: "decouple the weight decay" for neurons, nor "lower the learning rate" for a run that recovered."""
+    found = only(diagnose(run), kind)
+    assert found.trial == trial
+    assert ("Lower" in found.remedy or "lower" in found.remedy) == (trial == "divergence")
+    assert found.severity == ("bad" if kind == "diverged" else "note")
+
+
+def test_the_recipe_of_rotational_adamw_is_not_given_to_rotational_lion():
+    model = small()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter *= 0.1
+    optimizer = gyroscope.optim.RotationalLion(gyroscope.param_groups(model, weight_decay=0.1), lr=1e-2)
+    found = only(gyroscope.plan(model, optimizer, steps=200).findings, "recipe")
+    assert found.evidence["norm_ratio"] < limit.MIN_START_NORM
+    assert found.remedy == ""
 
 
 def test_no_finding_writes_a_remedy_of_its_own():

@@ -5,14 +5,14 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from gyroscope._types import Mask
-from gyroscope.advice.findings import Finding, make_finding
+from gyroscope.advice.findings import Finding, Remedy, make_finding
 from gyroscope.advice.incidents.incident_findings import MARKS
 from gyroscope.advice.judged_layers import Layers
 from gyroscope.advice.layer_families import describe_layers
 from gyroscope.advice.layer_view import CheckpointView
 from gyroscope.advice.phrases import format_number
 from gyroscope.advice.record import Record
-from gyroscope.advice.remedies import GO_BACK
+from gyroscope.advice.remedies import FIND_NAN, GO_BACK
 from gyroscope.advice.run_view import RunView
 
 
@@ -24,7 +24,7 @@ def diverged(record: Record, lost: Mapping[str, Mask], first: int) -> Finding:
         f"{_first_lost(record, lost, first)} are not finite, and {len(lost)} of {len(record.layers)} layers do not "
         f"recover. {finite}."
     )
-    return _not_finite(record, lost, first, sentence)
+    return _not_finite(record, lost, first, sentence, GO_BACK)
 
 
 def recovered(record: Record, lost: Mapping[str, Mask], first: int) -> Finding:
@@ -35,7 +35,7 @@ def recovered(record: Record, lost: Mapping[str, Mask], first: int) -> Finding:
         f"finite. {count:,} of {len(record.steps):,} samples of {len(lost)} of {len(record.layers)} layers are lost, "
         "and later ones are finite again."
     )
-    return _not_finite(record, lost, first, sentence)
+    return _not_finite(record, lost, first, sentence, FIND_NAN)
 
 
 def _first_lost(record: Record, lost: Mapping[str, Mask], first: int) -> str:
@@ -43,10 +43,10 @@ def _first_lost(record: Record, lost: Mapping[str, Mask], first: int) -> str:
     return describe_layers(names, list(record.layers), worst=False)
 
 
-def _not_finite(record: Record, lost: Mapping[str, Mask], first: int, sentence: str) -> Finding:
+def _not_finite(record: Record, lost: Mapping[str, Mask], first: int, sentence: str, remedy: Remedy) -> Finding:
     names = sorted(lost, key=lambda name: int(lost[name].argmax()))
     step = float(record.steps[first])
-    return make_finding("diverged", "bad", sentence, names, GO_BACK, mark=MARKS["not_finite"], evidence={"step": step})
+    return make_finding("diverged", "bad", sentence, names, remedy, mark=MARKS["not_finite"], evidence={"step": step})
 
 
 def non_finite_vectors(layers: Layers[RunView]) -> Iterator[Finding]:

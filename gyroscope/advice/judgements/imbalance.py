@@ -27,7 +27,7 @@ def layer_imbalance(layers: Layers[View], speeds: Iterable[tuple[View, float]]) 
     ratio = most / least
     if ratio <= limit.MAX_LAYER_RATIO:
         return
-    remedy = remedies.balance(fastest)
+    remedy = remedies.balance_layers(fastest)
     yield make_finding(
         "layer_imbalance",
         remedies.severity(remedy),
@@ -54,7 +54,7 @@ def planned_imbalance(layers: Layers[PlanView]) -> Iterator[Finding]:
         return
     fastest = max(layers, key=lambda view: view.rotation)
     slowest = min(layers, key=lambda view: view.rotation)
-    remedy = remedies.balance(fastest) if _same_settings(layers) and middle > limit.MAX_LAYER_RATIO else NOTHING
+    remedy = remedies.balance_layers(fastest) if _same_settings(layers) and middle > limit.MAX_LAYER_RATIO else NOTHING
     in_the_middle = _rotates_faster(layers, fastest, slowest, middle)
     if middle < limit.MAX_ALIKE_RATIO:
         in_the_middle = "All layers rotate alike"
@@ -94,7 +94,7 @@ def neuron_imbalance(layers: Layers[View]) -> Iterator[Finding]:
     if not unequal:
         return
     worst, spread = max(unequal.items(), key=lambda pair: pair[1].excess)
-    remedy = remedies.balance(worst)
+    remedy = remedies.own_imbalance(worst)
     beginning = (
         f"Neurons of {layers.where(unequal.__contains__).describe()} rotate at different speeds: in"
         if len(unequal) > 1

@@ -13,7 +13,7 @@ from gyroscope.advice.layer_view import UpdateGrowth
 from gyroscope.advice.phrases import format_number, format_range
 from gyroscope.advice.plan_view import PlanView
 from gyroscope.advice.run_view import RunView
-from gyroscope.theory import stability
+from gyroscope.theory import AdamW, stability
 
 STABILITY = "stable iff ln(β2/β1²) > 0 (exact), C = 2/β1 - 1/β2 - 1 > 0 (CT, continuous)"
 
@@ -32,8 +32,8 @@ def missed_angle(layers: Layers[RunView]) -> Iterator[Finding]:
             f"Its {average} lags behind updates that {change}."
         )
         evidence = {"slowest": min(ratios), "fastest": max(ratios)}
-        has_it = missed[0].option("update_average") == "noise"
-        remedy = NOTHING if has_it else remedies.NOISE_AVERAGE
+        is_plain = optimizer == "RotationalAdamW" and missed[0].option("update_average") != "noise"
+        remedy = remedies.NOISE_AVERAGE if is_plain else NOTHING
         yield make_finding("missed_angle", "note", sentence, missed, remedy, evidence=evidence)
 
 
@@ -58,7 +58,8 @@ def rotational_recipe(layers: Layers[PlanView]) -> Iterator[Finding]:
     if ratios:
         middle = float(np.median(list(ratios.values())))
         sentence = f"Initial norms are {format_range(ratios.values(), 2)} times those of equilibrium."
-        remedy = remedies.ROTATIONAL_START if middle < limit.MIN_START_NORM else NOTHING
+        is_tried = all(isinstance(view.rule.plain, AdamW) for view in ratios)
+        remedy = remedies.ROTATIONAL_START if is_tried and middle < limit.MIN_START_NORM else NOTHING
         yield make_finding("recipe", "note", sentence, ratios, remedy, evidence={"norm_ratio": middle})
 
 
