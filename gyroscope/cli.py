@@ -94,7 +94,6 @@ def plan(
     unit_grad_norm: UnitGradNorm = None,
     batch_size: Annotated[float | None, numeric("with --dataset-size, also count epochs")] = None,
     dataset_size: Annotated[float | None, numeric("examples in the data set")] = None,
-    compare: Annotated[str | None, typer.Option(help="other optimizers, for example sgdm,lion")] = None,
     config: Annotated[Path | None, typer.Option(help="TOML file with these settings and [[layer]] tables")] = None,
     as_json: AsJson = False,
     html: Html = None,

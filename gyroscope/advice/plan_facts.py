@@ -1,13 +1,13 @@
-"""Facts of a plan that need no judgement: equilibrium, the start, and other optimizers."""
+"""Facts of a plan that need no judgement: equilibrium and the start."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from math import degrees, isfinite, isnan
 
 from gyroscope.advice.findings import Finding
 from gyroscope.advice.judgements.optimizer_options import STABILITY
 from gyroscope.advice.phrases import RECURSION, RUN_LENGTH, format_memories, format_number
 from gyroscope.advice.thresholds import MAX_EXACT_NUMBER
-from gyroscope.theory import Forecast, Match, stability
+from gyroscope.theory import Forecast, stability
 from gyroscope.theory.convergence import MEMORY_PASSED, SETTLES
 from gyroscope.theory.forecast import SETTLED
 from gyroscope.theory.layer_prediction import LayerPrediction
@@ -16,13 +16,11 @@ from gyroscope.theory.layer_prediction import LayerPrediction
 def plan_facts(
     predictions: Sequence[LayerPrediction],
     steps_per_epoch: float | None = None,
-    equivalents: Mapping[str, Match | str] | None = None,
 ) -> tuple[Finding, ...]:
     """Return the facts of a plan, in the order in which they build on each other.
 
     predictions      of all layers. A table shows the differences between them
     steps_per_epoch  to state steps in epochs as well
-    equivalents      other optimizers by name: settings that train alike, or why there are none
     """
     facts: list[Finding] = []
     if predictions:
@@ -30,7 +28,6 @@ def plan_facts(
         facts += _memory(predictions, steps_per_epoch)
         facts += _single(predictions[0], steps_per_epoch) if len(predictions) == 1 else []
         facts += _stability(predictions)
-    facts += _equivalents(equivalents or {})
     return tuple(facts)
 
 
@@ -165,21 +162,6 @@ def _stability(predictions: Sequence[LayerPrediction]) -> Iterator[Finding]:
             margin=exact,
             update_bound=bound,
         )
-
-
-def _equivalents(equivalents: Mapping[str, Match | str]) -> Iterator[Finding]:
-    formula = "same decay a and same norm. The rotation then differs by sqrt(τ1/τ2)"
-    for name, equivalent in equivalents.items():
-        if isinstance(equivalent, str):
-            yield _fact("equivalent", f"{name}: {equivalent}.", formula)
-            continue
-        shown = {key: value for key, value in equivalent.rule.settings.items() if isinstance(value, float | tuple)}
-        settings = ", ".join(f"{k} {format_number(v) if isinstance(v, float) else v}" for k, v in shown.items())
-        kept = " and ".join(equivalent.kept) or "nothing"
-        changed = "".join(f", {quantity} × {format_number(ratio)}" for quantity, ratio in equivalent.differs.items())
-        power = equivalent.schedule_power
-        converted = "" if power == 1 else f" Raise this schedule's multipliers to the power {format_number(power)}."
-        yield _fact("equivalent", f"{name} with {settings} keeps {kept}{changed}.{converted}", formula)
 
 
 def _steps(count: float, steps_per_epoch: float | None) -> str:

@@ -1,17 +1,13 @@
 """A plan from settings by name, from a command line or a TOML file."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import inf
 from typing import Any, final
 
-import numpy as np
-
 from gyroscope._checks import positive_array
 from gyroscope.planner.rule_settings import (
     RULE_OPTIONS,
-    RULES,
-    TYPICAL,
     read_rule,
     read_schedule,
     rule_name,
@@ -19,14 +15,14 @@ from gyroscope.planner.rule_settings import (
 )
 from gyroscope.planner.run_plan import Plan
 from gyroscope.spelling import one_of
-from gyroscope.theory import Match, Schedule, UpdateRule, match
+from gyroscope.theory import Schedule, UpdateRule
 from gyroscope.theory.law import Weights, safe_divide
 from gyroscope.theory.layer_prediction import InitialLayer, predict_layers
 from gyroscope.theory.rules.base import MEANING
 
 LAYER_OPTIONS = ("fan_in", "shape", "init_std", "init_norm", "unit_grad_norm")
 RUN_OPTIONS = ("optimizer", "steps", "schedule", "warmup", "final", "decay", "milestones", "factor")
-OTHER_OPTIONS = ("batch_size", "dataset_size", "compare", "layer")
+OTHER_OPTIONS = ("batch_size", "dataset_size", "layer")
 OPTIONS = RUN_OPTIONS + RULE_OPTIONS + LAYER_OPTIONS + OTHER_OPTIONS
 
 
@@ -38,7 +34,6 @@ class PlanSettings:
     optimizer        its name among `RULES`
     layers           the kinds of weight vectors and where they start
     steps_per_epoch  None if the batch or the data set is unknown
-    compare          optimizers, by name, whose equivalent settings are wanted
     """
 
     optimizer: str
@@ -46,7 +41,6 @@ class PlanSettings:
     schedule: Schedule
     layers: tuple[InitialLayer, ...]
     steps_per_epoch: float | None
-    compare: tuple[str, ...]
 
 
 def plan_settings(settings: PlanSettings, progress: Callable[[int], None] | None = None) -> Plan:
@@ -63,7 +57,6 @@ def plan_settings(settings: PlanSettings, progress: Callable[[int], None] | None
         predictions,
         missing,
         steps_per_epoch=settings.steps_per_epoch,
-        equivalents={key: match for name in settings.compare for key, match in _equivalents(settings, name)},
     )
 
 
@@ -75,28 +68,6 @@ def _flag(name: str) -> str:
     return "--" + name.replace("_", "-")
 
 
-def _equivalents(settings: PlanSettings, other: str) -> Iterator[tuple[str, Match | str]]:
-    """Yield the other optimizer's settings by its name, or by its name and the layer if they depend on the layer."""
-    layers = settings.layers
-    if settings.rule.whole_matrix != ("shape" in RULES[other].needs) and len(layers) > 1:
-        # Norms of neurons and of whole matrices scale differently with the shape.
-        yield from ((f"{other} for {layer.name}", _equivalent(settings.rule, other, layer)) for layer in layers)
-    else:
-        # Norms of several layers scale alike, so the first layer is enough.
-        yield other, _equivalent(settings.rule, other, layers[0])
-
-
-def _equivalent(rule: UpdateRule, other: str, layer: InitialLayer) -> Match | str:
-    """Return the other optimizer's settings for a layer, or why they cannot be given."""
-    options = {key: value for key, value in TYPICAL[other].items() if key not in ("lr", "weight_decay")}
-    try:
-        with np.errstate(all="ignore"):  # a trial far from the answer may overflow
-            return match(rule, RULES[other], **layer.known, **options)
-    except ValueError as error:
-        missing = [key for key in rule.needs + RULES[other].needs if layer.known[key] is None]
-        return f"add {_flag(missing[0])} to compare" if missing else str(error)
-
-
 def read_settings(settings: Mapping[str, Any]) -> PlanSettings:
     """Check settings by name. A ValueError quotes a wrong one and suggests a right one.
 
@@ -106,9 +77,6 @@ def read_settings(settings: Mapping[str, Any]) -> PlanSettings:
     for name in settings:
         one_of("setting", name, OPTIONS)
     optimizer = rule_name(settings.get("optimizer", "adamw"))
-    compare = settings.get("compare", ())
-    if not isinstance(compare, str | list | tuple):
-        raise ValueError(f"compare={compare!r} must name optimizers, for example sgdm,lion")
     rule = read_rule(optimizer, settings)
     return PlanSettings(
         optimizer,
@@ -116,7 +84,6 @@ def read_settings(settings: Mapping[str, Any]) -> PlanSettings:
         read_schedule(settings),
         _layers(settings, rule),
         _steps_per_epoch(settings.get("batch_size"), settings.get("dataset_size")),
-        tuple(rule_name(other) for other in (compare.split(",") if isinstance(compare, str) else compare)),
     )
 
 

@@ -9,7 +9,6 @@ import numpy as np
 from gyroscope._json import dumps
 from gyroscope.advice.layer_families import join_words
 from gyroscope.advice.phrases import format_number, rule_text
-from gyroscope.report.plan_data import match_data
 from gyroscope.report.transfer_data import Table, setting
 from gyroscope.theory import Match, Schedule, UpdateRule
 from gyroscope.theory.law import Weights
@@ -143,10 +142,10 @@ class Conversion:
         return dumps(
             {
                 "from": {"name": self.rule.name, **self.rule.settings},
-                "to": {"name": self.match.rule.name, **match_data(self.match)},
+                "to": {"name": self.match.rule.name, **_match(self.match)},
                 "inputs": {name: getattr(self.layers[0], name) for name in INPUTS},
                 "layers": [
-                    {**_given(weights), **match_data(match)}
+                    {**_given(weights), **_match(match)}
                     for weights, match in zip(self.layers, self.matches, strict=True)
                 ],
                 "schedule": [
@@ -162,6 +161,15 @@ def _on_networks(losses: tuple[float | None, ...]) -> str:
     tried = [(loss, network) for loss, network in zip(losses, TRIED_ON, strict=True) if loss is not None]
     words = [f"{loss:+g}{' nats' if not place else ''} on {network}" for place, (loss, network) in enumerate(tried)]
     return f"{join_words(words)} (n = 5)"
+
+
+def _match(match: Match) -> dict[str, Any]:
+    return {
+        "settings": match.rule.settings,
+        "kept": match.kept,
+        "ratios": match.ratios,
+        "schedule_power": match.schedule_power,
+    }
 
 
 def _given(weights: Weights) -> dict[str, Any]:

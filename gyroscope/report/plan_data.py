@@ -17,7 +17,6 @@ from gyroscope.advice.plan_facts import plan_facts
 from gyroscope.advice.plan_findings import plan_findings
 from gyroscope.advice.thresholds import MAX_AS_PREDICTED_RATIO
 from gyroscope.report.layer_table import Column, LayerTable, layer_table
-from gyroscope.theory import Match
 from gyroscope.theory.law import safe_divide
 from gyroscope.theory.layer_prediction import LayerPrediction
 
@@ -60,7 +59,6 @@ class PlanData:
     missing          layers without a forecast, and why
     notes            what the forecast leaves out, as sentences without a full stop
     steps_per_epoch  None if the batch or the data set is unknown
-    equivalents      other optimizers by name: equivalent settings, or why there are none
     """
 
     optimizer: str
@@ -68,7 +66,6 @@ class PlanData:
     missing: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     steps_per_epoch: float | None = None
-    equivalents: Mapping[str, Match | str] = field(default_factory=dict)
 
     # Computed at first use, so that a user who only needs `layers` does not wait for the search for warmups.
     @cached_property
@@ -80,7 +77,7 @@ class PlanData:
     @cached_property
     def facts(self) -> tuple[Finding, ...]:
         """The numbers of the run, in sentences without a judgement."""
-        return plan_facts(self.predictions, self.steps_per_epoch, self.equivalents)
+        return plan_facts(self.predictions, self.steps_per_epoch)
 
     @property
     def settings(self) -> list[str]:
@@ -161,7 +158,7 @@ def _settings(prediction: LayerPrediction) -> str:
 
 
 def plan_json(plan: PlanData) -> str:
-    """Return settings, predictions per layer, equivalents, facts and findings. Non-finite numbers become null."""
+    """Return settings, predictions per layer, facts and findings. Non-finite numbers become null."""
     first = plan.predictions[0] if plan.predictions else None
     schedule = first.schedule if first is not None else None
     return dumps(
@@ -172,7 +169,6 @@ def plan_json(plan: PlanData) -> str:
             else {"name": schedule.name, "steps": schedule.steps, "warmup": schedule.warmup},
             "steps_per_epoch": plan.steps_per_epoch,
             "layers": [_layer(prediction) for prediction in plan.predictions],
-            "equivalents": {name: match_data(match) for name, match in plan.equivalents.items()},
             "sentences": list(plan.facts),
             "summary": plan.findings.summary,
             "verdict": list(plan.findings),
@@ -211,15 +207,3 @@ def _layer(prediction: LayerPrediction) -> dict[str, Any]:
 def thinned(steps: int) -> Int64:
     """Return the indices of the steps that a curve keeps."""
     return np.unique(np.linspace(0, steps - 1, min(steps, MOST_POINTS)).round().astype(np.int64))
-
-
-def match_data(match: Match | str) -> dict[str, Any]:
-    """Return a match, or why there is none, as JSON."""
-    if isinstance(match, str):
-        return {"missing": match}
-    return {
-        "settings": match.rule.settings,
-        "kept": match.kept,
-        "ratios": match.ratios,
-        "schedule_power": match.schedule_power,
-    }

@@ -43,7 +43,6 @@ CHOICES = {
     "warmup": [0, 1],
     "batch_size": NUMBERS,
     "dataset_size": NUMBERS,
-    "compare": [NAMES],
 }
 
 
@@ -61,22 +60,6 @@ def arbitrary(seed):
 def test_a_run_that_would_take_minutes_to_follow_is_refused_at_once():
     with pytest.raises(ValueError, match="steps=100000000 is too long to compute step by step"):
         read_settings({"optimizer": "adamw", "fan_in": 256, "steps": 100_000_000})
-
-
-def test_muon_is_compared_layer_by_layer_because_its_norm_depends_on_the_shape():
-    layers = [{"name": "square", "shape": (64, 64)}, {"name": "tall", "shape": (256, 64)}]
-    settings = {"optimizer": "adamw", "lr": 1e-2, "weight_decay": 0.3, "steps": 100, "layer": layers}
-    equivalents = plan_settings(read_settings(settings | {"compare": "muon,lion"})).equivalents
-    assert list(equivalents) == ["muon for square", "muon for tall", "lion"]
-    assert equivalents["muon for square"].rule.lr == pytest.approx(0.0190, rel=0.01)
-    assert equivalents["muon for tall"].rule.lr != pytest.approx(0.0190, rel=0.01)
-
-
-def test_a_plan_says_how_to_convert_the_schedule_for_hyperball():
-    settings = {"optimizer": "adamw", "fan_in": 256, "steps": 100, "compare": "hyperball,lion"}
-    hyperball, lion = (fact for fact in plan_settings(read_settings(settings)).facts if fact.kind == "equivalent")
-    assert "to the power 0.5" in hyperball.sentence
-    assert "power" not in lion.sentence
 
 
 @pytest.mark.filterwarnings("error")
@@ -98,7 +81,7 @@ def test_no_numbers_warn_or_raise_anything_but_a_sentence(part):
 @pytest.mark.parametrize(
     "settings",
     [
-        {"optimizer": "sgdm", "momentum": 0.999999, "unit_grad_norm": 0.3, "compare": "adamw,lion,adam_l2,adam_srt"},
+        {"optimizer": "sgdm", "momentum": 0.999999, "unit_grad_norm": 0.3},
         {"optimizer": "adamw", "betas": (0.999999, 0.9999999), "fan_in": 64, "schedule": "cosine"},
         {"optimizer": "lion", "betas": (0.999999, 0.9999999), "fan_in": 64, "schedule": "cosine"},
         {"optimizer": "muon", "momentum": 0.999999, "shape": (64, 64)},

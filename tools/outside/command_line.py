@@ -235,7 +235,6 @@ PLAN = {
     "--init-std": NUMBERS,
     "--init-norm": NUMBERS,
     "--unit-grad-norm": NUMBERS,
-    "--compare": ["lion", "sgdm,lion", "muon", ",", "nonsense"],
     "--config": PATHS,
     "--json": [],
     "--explain": [],
