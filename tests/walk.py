@@ -91,25 +91,6 @@ def nadam(weight_decay, betas=(0.9, 0.999), coupled=False):
     return step
 
 
-def radam(weight_decay, betas=(0.9, 0.999), coupled=False):
-    """As torch.optim.RAdam has it, without eps."""
-
-    def step(w, g, state, lr, t):
-        beta1, beta2 = betas
-        g = g + weight_decay * w if coupled else g
-        m = state["m"] = beta1 * state.get("m", 0.0) + (1 - beta1) * g
-        v = state["v"] = beta2 * state.get("v", 0.0) + (1 - beta2) * g * g
-        limit = 2 / (1 - beta2) - 1
-        rho = limit - 2 * t * beta2**t / (1 - beta2**t)
-        update = m / (1 - beta1**t)
-        if rho > 5:
-            rectified = ((rho - 4) * (rho - 2) * limit / ((limit - 4) * (limit - 2) * rho)) ** 0.5
-            update = rectified * update / np.sqrt(v / (1 - beta2**t))
-        return (1 if coupled else 1 - lr * weight_decay) * w - lr * update
-
-    return step
-
-
 def lion(weight_decay, betas=(0.9, 0.99)):
     def step(w, g, state, lr, t):
         m = state.get("m", np.zeros_like(w))

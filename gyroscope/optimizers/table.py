@@ -110,7 +110,7 @@ NADAM = replace(
 RADAM = replace(
     NADAM,
     path="torch.optim.RAdam",
-    rule=lambda group: group_rules.adam(group).replace(rectified=True),
+    rule=group_rules.adam,  # its first steps are shorter (docs/theory.md, "RAdam")
     formula="radam",
     signs=(FileSigns(options=(TORCH_DECAY,), state=ADAM_STATE, without=("amsgrad", "mu_product")),),
     command="",

@@ -13,7 +13,7 @@ from gyroscope._types import Array, Mask, Number
 from gyroscope.theory.law import Weights, angle_to_start, plain, safe_divide
 from gyroscope.theory.recursion import MAX_LENGTH, Step
 from gyroscope.theory.rules.base import UpdateRule, require
-from gyroscope.theory.schedules import Multiplier, multipliers, rectification
+from gyroscope.theory.schedules import Multiplier, multipliers
 
 # A norm within this fraction of its equilibrium has settled.
 SETTLED = 0.1
@@ -157,9 +157,6 @@ def forecast(
         start2 = np.array(np.broadcast_to(np.square(start), layers or (1,)), dtype=np.float64)
     rules = RuleDuring(rule, _changing_settings(rule, lr, weight_decay_schedule, betas_schedule))
     norms, angles, forgotten = _follow(rules, start2, lr, weights, progress)
-    if rule.rectified and weights.unit_grad_norm is None:
-        # RAdam's first steps are as long as their gradients, which are unknown.
-        angles[rectification(rule.settings["betas"][1])(np.arange(len(lr))) == 0] = np.nan
     equilibrium_norms, equilibrium_angles, total_decay = _equilibria(rules, start, lr, weights, start2.size)
     series = (norms, angles, equilibrium_norms, equilibrium_angles, forgotten)
     by_layer = {name: values.reshape(-1, *layers) for name, values in zip(SERIES, series, strict=True)}
@@ -197,8 +194,7 @@ def _changing_settings(
         settings["weight_decay"] = decays
     if betas_schedule is not None:
         if not rule.betas_may_change:
-            kind = f"{rule.name}(rectified=True)" if rule.rectified else repr(rule)
-            raise ValueError(f"betas_schedule is for AdamW and NAdam, not for {kind}: leave it out")
+            raise ValueError(f"betas_schedule is for AdamW and NAdam, not for {rule!r}: leave it out")
         pairs = [betas_schedule(t) for t in range(len(lr))]
         for pair in pairs:
             check_betas(pair)

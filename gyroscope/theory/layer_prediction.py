@@ -90,8 +90,7 @@ class LayerPrediction:
         if plain is self.rule or self.rule.follows_base or self.layer.missing(plain):
             return None
         course = forecast(plain, self.schedule, norm=self.layer.norm, **self.layer.known, **self.changes)
-        known = np.isfinite(course.angular_update)  # RAdam's first steps may be unknown
-        return float(course.angular_update[known].mean() / course.equilibrium_angular_update[known].mean())
+        return float(course.angular_update.mean() / course.equilibrium_angular_update.mean())
 
     @property
     def fastest(self) -> tuple[float, int]:
@@ -99,7 +98,7 @@ class LayerPrediction:
         if self.forecast is None:
             return float("nan"), 0
         angles = self.forecast.angular_update
-        step = int(np.nan_to_num(angles).argmax())
+        step = int(angles.argmax())
         return float(safe_divide(angles[step], self.forecast.equilibrium_angular_update.max())), step
 
 

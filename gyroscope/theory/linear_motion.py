@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, final
 
 import numpy as np
 
-from gyroscope._types import Array, Mask, Number
+from gyroscope._types import Array, Number
 from gyroscope.theory.cautious import TINY, MaskedDecay, masked_decay
 from gyroscope.theory.law import Weights
 from gyroscope.theory.recursion import Guess, Improve, Moments, Motion, Series, Step, filtered
@@ -44,7 +44,7 @@ class StepNormaliser(NamedTuple):
 class LinearSteps:
     """Steps  w <- (1-a) w - s·update,  m <- momentum,  update and momentum linear in weight, momentum and gradient.
 
-    s = scale, or scale·sqrt(size/D) if D is given and the step is not `unadapted`. Settings that change during the run
+    s = scale, or scale·sqrt(size/D) if D is given. Settings that change during the run
     make coefficients arrays over steps.
     """
 
@@ -53,7 +53,6 @@ class LinearSteps:
     update: Combination
     momentum: Combination
     D: StepNormaliser | None = None
-    unadapted: Mask | None = None
     excess: float = 1.0  # E‖u‖² over E‖s·update‖², above 1 if the update adds its own noise
     coupling: Number = 1.0  # E⟨u, m'⟩ over E⟨s·update, m'⟩, not 1 if that noise is correlated over steps
     unit_grad2: Number = 1.0  # E‖g‖²·E‖w‖², for each layer
@@ -77,9 +76,8 @@ class LinearMotion(Motion):
         unit = np.broadcast_to(normaliser.unit, len(lr))
         before = np.append(unit[0] if self._unit is None else self._unit, unit[:-1])
         self._unit = float(unit[-1])
-        unadapted = steps.D is None if steps.unadapted is None else steps.unadapted
         aging = (normaliser.keep * (before / unit), normaliser.weight, normaliser.momentum)
-        by_step = (steps.decay, steps.scale, steps.coupling, unadapted, *steps.update, *steps.momentum, *aging)
+        by_step = (steps.decay, steps.scale, steps.coupling, *steps.update, *steps.momentum, *aging)
         columns: list[Any] = [np.asarray(values)[:, None] if np.ndim(values) else values for values in by_step]
 
         is_coupled = np.any(steps.update.weight) or np.any(steps.momentum.weight)
@@ -89,7 +87,7 @@ class LinearMotion(Motion):
 
         def improve(part: slice, guess: Guess) -> tuple[Step, Moments]:
             values = (column[part] if isinstance(column, np.ndarray) else column for column in columns)
-            a, scale, coupling, unadapted, *coefficients = values
+            a, scale, coupling, *coefficients = values
             # Coefficients of w, m and g in the update and in the new momentum, and of D, w and m in the new D.
             uw, um, ug, mw, mm, mg, keep_D, Dw, Dm = coefficients
             y = guess["norm2"]
@@ -103,7 +101,7 @@ class LinearMotion(Motion):
             D = Series(*np.broadcast_to(self.moments["D"], (2, *q.before.shape)))
             if steps.D:
                 D = filtered(self.moments["D"], keep_D, g2 + Dm * q.before + (Dw * y if is_coupled else 0.0))
-                s = np.where(unadapted, scale, scale * np.sqrt(steps.size / D.after))
+                s = scale * np.sqrt(steps.size / D.after)
             # E‖update‖² without the part of w.
             update2 = um * um * q.before + ug * ug * g2
             masked = MaskedDecay(a)

@@ -6,7 +6,7 @@ from typing import Any, TypeAlias, final
 
 import numpy as np
 
-from gyroscope._checks import check_count, check_fraction, check_multiplier, check_run_length
+from gyroscope._checks import check_count, check_multiplier, check_run_length
 from gyroscope._types import Array, Number
 
 # Any function of the step. A named schedule is such a function with a length.
@@ -15,8 +15,6 @@ Multiplier: TypeAlias = Callable[[Any], Any]
 # RAdam divides by √v once v has averaged more gradients than this. The variance of 1/√v exists from 4 on, and torch
 # waits for 5.
 ADAPTS_ABOVE = 5.0
-# The largest β2 whose v never averages that many: 2/(1-β2) - 1 = 5.
-NEVER_ADAPTS = 2 / 3
 
 
 @final
@@ -118,30 +116,6 @@ def inverse_sqrt(steps: int, warmup: int = 0) -> Schedule:
     """
     start = max(warmup, 1)
     return Schedule("inverse_sqrt", steps, warmup, lambda t: (start / np.maximum(t + 1, start)) ** 0.5)
-
-
-def rectification(beta2: float) -> Multiplier:
-    """Return RAdam's own warmup, the factor r_t on Adam's step as a function of t = 0, 1, ….
-
-        r_t = sqrt((rho_t-4)(rho_t-2)·rho/((rho-4)(rho-2)·rho_t)),   rho = 2/(1-β2) - 1     (Liu et al. 2020)
-
-    It is 0 while rho_t = `averaged_gradients` is at most 5, because RAdam's step is then SGD's. Decoupled decay is
-    not multiplied by it. Derived in docs/theory.md, "RAdam".
-
-    >>> r = rectification(0.999)
-    >>> f"{r(4):.0f} {r(5):.3f} {r(100):.3f} {r(10_000):.3f}"
-    '0 0.026 0.216 1.000'
-    """
-    check_fraction("beta2", beta2)
-    if beta2 <= NEVER_ADAPTS:
-        raise ValueError(f"beta2={beta2!r}: RAdam never adapts its step to v unless beta2 is above 2/3")
-
-    def factor(t: Number) -> Number:
-        count = averaged_gradients(t + 1, beta2)
-        # The root is real only above 4, so smaller values are replaced by one that is not used.
-        return np.where(count > ADAPTS_ABOVE, rectified(np.maximum(count, ADAPTS_ABOVE), beta2), 0.0)
-
-    return factor
 
 
 def averaged_gradients(t: Number, beta2: float) -> Number:

@@ -44,10 +44,10 @@ TORCH = {
         lambda: NAdam([W], 0.1, BETAS, weight_decay=0.3, decoupled_weight_decay=True),
         theory.NAdam(0.1, 0.3, BETAS, momentum_decay=4e-3),
     ),
-    "RAdam": (lambda: RAdam([W], 0.1, BETAS, weight_decay=0.3), theory.AdamL2(0.1, 0.3, BETAS, rectified=True)),
+    "RAdam": (lambda: RAdam([W], 0.1, BETAS, weight_decay=0.3), theory.AdamL2(0.1, 0.3, BETAS)),
     "RAdam, decoupled": (
         lambda: RAdam([W], 0.1, BETAS, weight_decay=0.3, decoupled_weight_decay=True),
-        theory.AdamW(0.1, 0.3, BETAS, rectified=True),
+        theory.AdamW(0.1, 0.3, BETAS),
     ),
 }
 

@@ -37,7 +37,7 @@ NO_LOSS_PART = {
     "k_adam": "decoupled decay, unless asked otherwise",
 }
 NO_SIMULATION = {
-    "radam": "refused: rectified rules are simulated by torch's own optimizer",
+    "radam": "predicted as Adam",
     "muon": "needs whole matrices",
     "adafactor": "needs whole matrices",
     "adamax": "has no rule",

@@ -238,43 +238,6 @@ def test_corrected_decay_is_recognised():
     assert np.ptp(planned.layers["0.weight"].equilibrium_norm) < 0.02
 
 
-@pytest.mark.parametrize("decoupled", [False, True])
-def test_the_short_first_steps_of_radam_are_in_the_plan_and_in_the_trackers_forecast(decoupled, tmp_path):
-    torch.manual_seed(0)
-    model = nn.Linear(64, 128, bias=False)
-    w = model.weight
-    options = {"lr": 2e-2, "betas": (0.9, 0.99), "weight_decay": 1.0 if decoupled else 1e-3}
-    optimizer = torch.optim.RAdam(model.parameters(), **options, decoupled_weight_decay=decoupled)
-
-    def gradient():
-        """Noise across the weights, of the size that scale-invariant vectors have."""
-        noise = 1e-3 * torch.randn(128, 64)
-        direction = nn.functional.normalize(w.detach())
-        across = noise - (noise * direction).sum(1, keepdim=True) * direction
-        return across / w.detach().norm(dim=1, keepdim=True)
-
-    planned = gyro.plan(model, optimizer, steps=400, loss=lambda model: (gradient() * model.weight).sum())
-    rule = planned.layers["weight"].rule
-    start = planned.layers["weight"].initial_norm
-    adam = forecast(rule.replace(rectified=False), steps=400, norm=start, fan_in=64, unit_grad_norm=1e-3 * 63**0.5)
-    # The second tracker goes on where rectification is over.
-    for steps in (400, 100):
-        with gyro.Tracker(model, optimizer, tmp_path, every=10, resume=steps == 100) as tracker:
-            for _ in range(steps):
-                w.grad = gradient()
-                optimizer.step()
-                tracker.flush()  # on a busy machine samples would be left out
-    run = gyro.store.open_run(tmp_path)
-    first = (run.steps >= 50) & (run.steps < 400)
-    measured = run.series("weight", "norm", "rms")[first]
-    np.testing.assert_allclose(planned.layers["weight"].norm[50::10], measured, rtol=0.02)
-    np.testing.assert_allclose(run.series("weight", "forecast_norm")[first], measured, rtol=0.02)
-    assert np.abs(adam.norm[50::10] / measured - 1).max() > 0.1
-    # With an empty momentum the forecast of a resumed run begins roughly, but no more with RAdam's short steps.
-    again = run.series("weight", "forecast_angular_update")[run.steps >= 400]
-    assert (again > 0.8 * run.series("weight", "angular_update")[run.steps >= 400]).all()
-
-
 def test_sgd_says_what_is_missing_and_measures_it_from_a_loss():
     torch.manual_seed(0)
     model = small()

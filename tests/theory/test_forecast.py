@@ -176,42 +176,6 @@ def test_betas_that_change_during_the_run_are_followed_within_two_percent(name, 
     assert of_ignorance > 0.1
 
 
-@pytest.mark.parametrize("beta2", [0.99, 0.999])
-@pytest.mark.parametrize("coupled", [False, True])
-def test_radam_is_adam_with_a_warmup_of_its_own_within_two_percent(coupled, beta2):
-    adam = AdamL2(0.02, 0.05, (0.9, beta2)) if coupled else AdamW(0.02, 0.25, (0.9, beta2))
-    norm = 0.5 * adam.equilibrium(**KNOWN).norm
-    schedule = SCHEDULES["warmup and cosine"]
-    f = forecast(adam.replace(rectified=True), schedule, norm=norm, **KNOWN)
-    seen = walk.walk(walk.radam(adam.weight_decay, adam.betas, coupled), f.lr, norm, dim=C)
-    assert largest_error(seen, f) < 0.02
-    assert largest_error(seen, forecast(adam, schedule, norm=norm, **KNOWN)) > 0.1
-
-
-@pytest.mark.parametrize("rule", [AdamW, AdamL2])
-def test_a_beta2_with_which_radam_never_adapts_is_refused(rule):
-    with pytest.raises(ValueError, match=r"beta2=0\.6: RAdam never adapts"):
-        rule(0.1, 0.1, (0.9, 0.6), rectified=True)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("coupled", [False, True])
-def test_the_radam_of_the_walk_is_torchs(coupled):
-    torch = pytest.importorskip("torch")
-    generator = torch.Generator().manual_seed(0)
-    w = torch.randn(3, 5, dtype=torch.float64, generator=generator)
-    parameter = torch.nn.Parameter(w.clone())
-    options = {"weight_decay": 0.25, "betas": (0.9, 0.99), "eps": 0.0, "decoupled_weight_decay": not coupled}
-    optimizer = torch.optim.RAdam([parameter], lr=0.02, **options)
-    literal, state = w.numpy(), {}
-    for t in range(1, 40):
-        parameter.grad = torch.randn(3, 5, dtype=torch.float64, generator=generator)
-        optimizer.step()
-        step_of_walk = walk.radam(0.25, (0.9, 0.99), coupled)
-        literal = step_of_walk(literal, parameter.grad.numpy(), state, 0.02, t)
-    np.testing.assert_allclose(parameter.detach().numpy(), literal, rtol=1e-12)
-
-
 @pytest.mark.parametrize("name", RULES)
 def test_settings_that_only_seem_to_change_change_nothing(name):
     rule = RULES[name][0]
@@ -242,7 +206,6 @@ def test_muon_follows_a_weight_decay_that_changes():
         (AdamW(0.1, 1.0), {"weight_decay_schedule": [1.0, 1.0]}, "one multiplier for each step"),
         (Lion(0.1, 1.0), {"betas_schedule": lambda t: (0.9, 0.99)}, "not for Lion"),
         (AdamW(0.1, 1.0), {"betas_schedule": lambda t: (0.9, 1.0)}, "beta2=1.0"),
-        (AdamW(0.1, 1.0, rectified=True), {"betas_schedule": lambda t: (0.9, 0.99)}, "rectified=True"),
     ],
 )
 def test_a_change_that_cannot_be_followed_is_refused_in_a_sentence(rule, changing, words):

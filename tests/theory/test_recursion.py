@@ -25,7 +25,6 @@ SCHEDULE = cosine(STEPS, 100)(np.arange(STEPS)) * step(STEPS, (500,), 0.3)(np.ar
 RULES = [
     AdamW(1e-2, 0.5, betas=(0.9, 0.99)),
     AdamW(3e-2, 0.5, betas=(0.9, 0.95), cautious_decay=True),
-    AdamW(1e-2, 0.5, rectified=True),
     AdamL2(1e-2, 0.5),
     AdamSRT(1e-3, 1e-2),
     Adafactor(1e-2, 0.1),

@@ -125,9 +125,6 @@ class SampleProcessor:
         try:
             owner = sample.owners[number]
             rule = rule_of(options, owner, self._user_rules)
-            # A forecast counts RAdam's steps from its own start, but those of a resumed run are no longer rectified.
-            if rule.rectified and self._first_step:
-                rule = rule.replace(rectified=False)
             if rule.counts_steps:
                 rule = rule.replace(steps_done=sample.step)
             follows = follows_base(owner)

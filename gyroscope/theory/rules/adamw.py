@@ -38,7 +38,6 @@ class AdamW(DecoupledRule, BetaRule):
     betas            β1 and β2
     corrected_decay  AdamC: a_t = λ·lr_t²/lr, so norms stay and rotation follows lr_t
     cautious_decay   only entries that the update shrinks decay, about half of them
-    rectified        RAdam with decoupled decay
 
     >>> eq = AdamW(lr=1e-3, weight_decay=0.1).equilibrium(fan_in=512)
     >>> f"{eq.angular_update:.5f} rad/step at norm {eq.norm:.3f}, forgets in {eq.timescale:.0f} steps"
@@ -47,7 +46,6 @@ class AdamW(DecoupledRule, BetaRule):
 
     corrected_decay: bool = False
     cautious_decay: bool = field(default=False, repr=False)
-    rectified: bool = field(default=False, repr=False)
 
     needs: ClassVar[tuple[str, ...]] = ("fan_in",)
     second_moment_per_entry: ClassVar[bool] = True

@@ -9,11 +9,10 @@ import numpy as np
 import numpy.typing as npt
 
 from gyroscope._checks import check_betas, check_decay, check_fraction
-from gyroscope._types import Array, Int64, Mask, Number
+from gyroscope._types import Array, Int64, Number
 from gyroscope.theory.law import Equilibrium, Weights, plain
 from gyroscope.theory.linear_motion import LinearMotion
 from gyroscope.theory.recursion import Motion
-from gyroscope.theory.schedules import rectification
 
 MEANING = {
     "fan_in": "the number of entries of one weight vector",
@@ -42,8 +41,6 @@ class UpdateRule(ABC):
     corrected_decay: bool = False
     # Only entries that the update shrinks decay (`theory.cautious`). An option of AdamW, NAdam, Lion and Muon.
     cautious_decay: bool = False
-    # RAdam: early steps are shortened (`schedules.rectification`), decoupled decay is not. An option of the Adams.
-    rectified: bool = False
     counts_steps: bool = (
         False  # whether steps depend on `steps_done`, the number of steps before, beyond the first ones
     )
@@ -123,7 +120,7 @@ class UpdateRule(ABC):
     def betas_may_change(self) -> bool:
         """Whether a forecast can follow betas that change during the run."""
         # Other rules have a momentum that is not in the gradient's units, or a τ without a form for arrays (Lion).
-        return self.is_decoupled and self.adam_betas is not None and not self.rectified and not self.cautious_decay
+        return self.is_decoupled and self.adam_betas is not None and not self.cautious_decay
 
     @property
     def plain(self) -> "UpdateRule":
@@ -227,27 +224,15 @@ class BetaRule(UpdateRule):
     def __post_init__(self) -> None:
         check_decay(self.lr, self.weight_decay)
         check_betas(self.betas)
-        if self.rectified:
-            rectification(self.betas[1])  # raises for a β2 with which RAdam never adapts
 
     def adam_scale(self, lr: Array, done: int) -> Array:
-        """Return lr with bias corrections, for a D that sums what v averages. An `unadapted` step is lr·m̂.
+        """Return lr with bias corrections, for a D that sums what v averages.
 
         lr/(1-β1^t)·sqrt((1-β2^t)/(1-β2)),  t > done
         """
         t = np.arange(done + 1, done + len(lr) + 1)
         beta1, beta2 = self.betas
-        plain = lr / _filled(beta1, t)
-        scale = np.asarray(plain * (_filled(beta2, t) / (1 - beta2)) ** 0.5)
-        if not self.rectified:
-            return scale
-        return np.asarray(np.where(self.unadapted(len(lr), done), plain, scale * rectification(beta2)(t - 1)))
-
-    def unadapted(self, steps: int, done: int = 0) -> Mask:
-        """Return which steps after `done` are not divided by √v: the first ones of RAdam."""
-        if not self.rectified:
-            return np.zeros(steps, dtype=bool)
-        return np.asarray(rectification(self.betas[1])(np.arange(done, done + steps)) == 0)
+        return np.asarray(lr / _filled(beta1, t) * (_filled(beta2, t) / (1 - beta2)) ** 0.5)
 
     @property
     def adam_betas(self) -> tuple[float, float] | None:

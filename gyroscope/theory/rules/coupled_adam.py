@@ -5,7 +5,7 @@ Adam-S has one second moment per vector, and Adam-SRT also transports its moment
 """
 
 from abc import abstractmethod
-from dataclasses import astuple, dataclass, field
+from dataclasses import astuple, dataclass
 from typing import Any, ClassVar, final
 
 import numpy as np
@@ -73,7 +73,6 @@ class CoupledAdam(BetaRule):
             scale,
             *self.ball_during(len(lr), done).combinations(wd),
             StepNormaliser(self.betas[1], weight=wd * wd),
-            self.unadapted(len(lr), done),
             unit_grad2=weights.unit_grad_norm**2,
             size=weights.fan_in,
         )
@@ -159,14 +158,12 @@ class AdamL2(CoupledAdam):
                         η_r² = lr²·C·(1-β1)/(1+β1)/(x·(1 + λ²x²/g̃²))     (RE 87)
         exact:          the heavy ball's fixed point at step size lr·(1-β1)/√v,   cos η_r = 1 - a·(1-β1)/(1+β1)   (ours)
 
-    Derived in docs/theory.md, "Adam with L2". The cubic is exact at β1 = 0. With `rectified` it is torch's RAdam.
+    Derived in docs/theory.md, "Adam with L2". The cubic is exact at β1 = 0.
 
     >>> eq = AdamL2(1e-3, 1e-2).equilibrium(fan_in=512, unit_grad_norm=0.05)
     >>> f"{eq.angular_update:.5f} rad/step at norm {eq.norm:.3f}"
     '0.01352 rad/step at norm 0.384'
     """
-
-    rectified: bool = field(default=False, repr=False)
 
     second_moment_per_entry: ClassVar[bool] = True
 

@@ -3,8 +3,6 @@
 from abc import abstractmethod
 from typing import ClassVar
 
-import numpy as np
-
 from gyroscope._types import Array, Number
 from gyroscope.theory.cautious import cautious_equilibrium
 from gyroscope.theory.law import AnyCorrelation, Correlation, Equilibrium, Weights, balanced
@@ -56,15 +54,6 @@ def decoupled_adam_steps(rule: BetaRule, lr: Array, done: int, weights: Weights,
     """Return an Adam's steps with u = lr·update/√v, v the average of g², so that the gradient's scale cancels."""
     beta1, beta2 = rule.betas
     average = Combination(0.0, beta1, 1 - beta1)
-    unadapted = rule.unadapted(len(lr), done)
-    scale = rule.adam_scale(lr, done)
-    unit_grad2: Number = 1.0
-    if rule.rectified and weights.unit_grad_norm is not None and not rule.cautious_decay:
-        unit_grad2 = weights.unit_grad_norm**2
-    else:  # a step as long as its gradient, which is unknown
-        scale = np.where(unadapted, 0.0, scale)
     # The unit is what v takes of a new gradient. A run whose β2 changes rescales its D by it.
     D = StepNormaliser(beta2, unit=1 - beta2)
-    return LinearSteps(
-        decay_at(rule, lr), scale, update, average, D, unadapted, unit_grad2=unit_grad2, size=weights.fan_in
-    )
+    return LinearSteps(decay_at(rule, lr), rule.adam_scale(lr, done), update, average, D, size=weights.fan_in)

@@ -180,7 +180,7 @@ def kind(optimizer: UpdateRule | Factory) -> tuple[Any, ...]:
         if not callable(optimizer):
             raise ValueError(f"{optimizer!r} is neither a rule nor a function from parameters to an optimizer")
         return ("factory", id(optimizer))
-    if type(optimizer) not in SIMULATED or optimizer.rectified or optimizer.counts_steps:
+    if type(optimizer) not in SIMULATED or optimizer.counts_steps:
         known = ", ".join(rule.__name__ for rule in SIMULATED)
         raise ValueError(
             f"there is no built-in update for {optimizer!r}, only for {known}: pass a function from parameters to "
