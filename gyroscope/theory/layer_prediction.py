@@ -6,7 +6,7 @@ from typing import Any, final
 
 import numpy as np
 
-from gyroscope._types import Array
+from gyroscope._types import Mask
 from gyroscope.theory.convergence import MEMORY_PASSED
 from gyroscope.theory.forecast import SETTLED, Forecast, RuleDuring, follow, forecast
 from gyroscope.theory.law import Equilibrium, Weights, safe_divide
@@ -20,6 +20,8 @@ MEMORIES = 5
 MOST_FILLING = 10_000
 # If a run is shorter than this many warmups, a warmup does not help, because the initial norm is too small.
 SHORTEST_RUN = 10
+# Warmups that are tried, in steps, because people use round numbers: 10, 20, 50, 100 and so on.
+WARMUPS = tuple(digit * 10**power for power in range(1, 6) for digit in (1, 2, 5))
 
 
 @final
@@ -167,67 +169,38 @@ def _together(rule: UpdateRule, layers: Sequence[InitialLayer]) -> dict[str, Any
 
 
 def needed_warmups(rule: UpdateRule, steps: int, layers: Sequence[InitialLayer]) -> list[int | None]:
-    """Return for each layer the shortest warmup that keeps rotation within 10 % of equilibrium at full rate.
+    """Return for each layer the first warmup that keeps rotation within 10 % of equilibrium at full rate.
 
-    The warmup is exact to a few percent. It is None if a tenth of the run is not enough.
+    It is 0 or one of `WARMUPS`, or None if none of up to a tenth of the run is enough.
     """
+    needed: list[int | None] = [None] * len(layers)
     with np.errstate(all="ignore"):  # as in `predict_layers`
-        search = WarmupSearch(rule, steps, layers)
-        enough, too_short = search.split(0, list(range(len(layers))))
-        search.needed.update(dict.fromkeys(enough, 0))
-        longest = max(steps // SHORTEST_RUN, 1)
-        while too_short and longest > 0:
-            enough, too_short = search.split(longest, too_short)
-            search.narrow(enough, 0, longest)
-            # A long warmup may fail although a short one does not, because norms shrink while lr is low.
-            longest //= 2
-    return [search.needed.get(number) for number in range(len(layers))]
+        for warmup in (0, *(each for each in WARMUPS if each <= steps // SHORTEST_RUN)):
+            waiting = [number for number, known in enumerate(needed) if known is None]
+            # A rule that needs the whole shape takes one layer at a time.
+            for batch in [[number] for number in waiting] if rule.whole_matrix else [waiting]:
+                fits = _is_enough(warmup, rule, steps, [layers[number] for number in batch])
+                for number, fit in zip(batch, fits, strict=True):
+                    needed[number] = warmup if fit else None
+    return needed
 
 
-@final
-class WarmupSearch:
-    """A bisection over warmups, for all layers of a rule together while they agree. `needed` is the result."""
-
-    def __init__(self, rule: UpdateRule, steps: int, layers: Sequence[InitialLayer]) -> None:
-        self.rule = rule
-        self.steps = steps
-        self.layers = layers
-        self.needed: dict[int, int] = {}
-
-    def split(self, warmup: int, numbers: list[int]) -> tuple[list[int], list[int]]:
-        """Return the layers for which a warmup is enough, and the others."""
-        filling = min(round(MEMORIES * self.rule.momentum_memory), MOST_FILLING)
-        # Steps beyond the end of the run never happen. One step after the warmup is the first at full rate.
-        horizon = min(warmup + filling, max(self.steps, warmup + 1))
-        lr = self.rule.lr * constant(horizon, warmup)(np.arange(horizon))
-        # A rule that needs the whole shape takes one layer at a time.
-        batches = [[number] for number in numbers] if self.rule.whole_matrix else [numbers]
-        enough = [number for batch in batches if batch for number in self._slow_enough(batch, lr)]
-        return enough, [number for number in numbers if number not in enough]
-
-    def _slow_enough(self, numbers: list[int], lr: Array) -> list[int]:
-        """Return the layers that rotate at most 10 % faster than settled at these learning rates."""
-        layers = [self.layers[number] for number in numbers]
-        weights = layers[0].weights if self.rule.whole_matrix else Weights(**_together(self.rule, layers))
-        settled = [self.rule.equilibrium(**layer.known).angular_update or 0.0 for layer in layers]
-        limits = (1 + SETTLED) * np.array(settled, dtype=np.float64)
-        start2 = np.square([layer.norm for layer in layers])
-        fits = np.ones(len(numbers), dtype=bool)
-        for _, _, angles in follow(RuleDuring(self.rule), start2, lr, weights):
-            # Angles that overflowed are NaN and exceed any limit.
-            fits &= (angles <= limits).all(0)
-            if not fits.any():  # most starts that are too fast are too fast early
-                break
-        return [number for number, fit in zip(numbers, fits, strict=True) if fit]
-
-    def narrow(self, numbers: list[int], short: int, long: int) -> None:
-        """Bisect between a warmup that is too short and one that is long enough."""
-        # To a sixteenth, for the accuracy of a few percent.
-        if not numbers or long - short <= max(1, long // 16):
-            self.needed.update(dict.fromkeys(numbers, long))
-            return
-        # Far apart, the geometric mean finds the order of magnitude first.
-        middle = round((max(short, 1) * long) ** 0.5) if long > 4 * max(short, 1) else (short + long) // 2
-        enough, too_short = self.split(middle, numbers)
-        self.narrow(enough, short, middle)
-        self.narrow(too_short, middle, long)
+def _is_enough(warmup: int, rule: UpdateRule, steps: int, layers: Sequence[InitialLayer]) -> Mask:
+    """Return which layers rotate at most 10 % faster than settled, during a warmup and while the momentum fills."""
+    filling = min(round(MEMORIES * rule.momentum_memory), MOST_FILLING)
+    # Steps beyond the end of the run never happen. One step after the warmup is the first at full rate.
+    horizon = min(warmup + filling, max(steps, warmup + 1))
+    lr = rule.lr * constant(horizon, warmup)(np.arange(horizon))
+    fits = np.ones(len(layers), dtype=bool)
+    if not layers:
+        return fits
+    weights = layers[0].weights if rule.whole_matrix else Weights(**_together(rule, layers))
+    settled = [rule.equilibrium(**layer.known).angular_update or 0.0 for layer in layers]
+    limits = (1 + SETTLED) * np.array(settled, dtype=np.float64)
+    start2 = np.square([layer.norm for layer in layers])
+    for _, _, angles in follow(RuleDuring(rule), start2, lr, weights):
+        # Angles that overflowed are NaN and exceed any limit.
+        fits &= (angles <= limits).all(0)
+        if not fits.any():  # most starts that are too fast are too fast early
+            break
+    return fits
