@@ -28,7 +28,6 @@ ROTATIONAL_RECIPE = "beyond/recipe_gpt"
 
 MEASURE_LONGER = Remedy("Train on, or measure more often (a smaller every=).")
 CHECK_LAYER = Remedy("Check that the layer is used, and that it is not frozen.")
-CHECK_RULE = Remedy("Call gyro.rule_of(group, optimizer) to see what is missing.")
 FIND_SETTING = Remedy("Look for what set it at that step: a scheduler, a callback, or options of a resumed run.")
 FIND_WRITER = Remedy("Look for what writes to these weights at that step: a load, a reset, a rescaling or an average.")
 OWN_IMBALANCE = Remedy("The optimizer's imbalance= option causes this.")

@@ -85,6 +85,7 @@ def _finite_findings(record: Record, views: Sequence[RunView], events: Sequence[
         *optimizer_options.unstable_betas(measured),
         *failed.non_finite_vectors(measured),
         *not_known.not_measured(layers),
+        *not_known.unpredicted(layers, getattr(record, "notes", ())),
         *rising_loss(record),
         *events,
     ]

@@ -50,8 +50,10 @@ def summarize(
         return answer + decisive.sentence, decisive.remedy
     known = layers.where(lambda view: view.norm_state != "unknown")
     if not known:
-        lacking = next((each.sentence for each in findings if each.kind == "missing_input"), _what_to_do(findings))
-        return "Cannot tell whether the run reaches equilibrium. No layer has a predicted norm.", lacking
+        lacking = next((each.sentence for each in findings if each.kind == "missing_input"), None)
+        if lacking is not None:
+            return lacking, "Until then it is unknown whether the run reaches equilibrium."
+        return "Cannot tell whether the run reaches equilibrium. No layer has a predicted norm.", _what_to_do(findings)
     statements = [_equilibrium(known, findings, steps), *_weight_decay(known, steps, rate)]
     if _is_short(known, steps):
         # The learning rate may have fallen since its peak, by any factor.

@@ -137,11 +137,10 @@ class Weight:
         missing = layer.missing(self.rule)
         if not missing:
             return ""
+        needs = f"{self.rule.name} needs {missing[0]}, {MEANING[missing[0]]}"
         if "update_rms" in missing:
-            return "the theory does not cover the size of its optimizer's updates"
-        if measured:
-            return "no gradient reaches it"
-        return f"{self.rule.name} needs {missing[0]}, {MEANING[missing[0]]}. Pass loss= to measure it"
+            return f"{needs}. Pass it to the rule"
+        return "no gradient reaches it" if measured else f"{needs}. Pass loss= to measure it"
 
 
 def _weight(selected: Decision, rates: GroupRates, group: OwnedGroup, rules: Rules | None) -> Weight:

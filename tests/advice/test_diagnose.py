@@ -363,9 +363,21 @@ def test_layers_without_measurement_or_prediction_are_named():
     gaps.data["a"]["angular_update"] = np.full(100, np.nan)
     for name in ("predicted_angular_update", "predicted_norm"):
         gaps.data["b"][name] = np.full(100, np.nan)
-    found = [finding for finding in diagnose(gaps) if finding.kind == "not_measured"]
-    assert [finding.layers for finding in found] == [("a",), ("b",)]
+    assert only(diagnose(gaps), "not_measured").layers == ("a",)
+    found = only(diagnose(gaps), "missing_input")
+    assert (found.layers, found.sentence) == (("b",), "b has no prediction: the theory does not cover the optimizer.")
     assert "2 of 2" not in str(diagnose(gaps))
+
+
+def test_a_rule_without_the_size_of_its_updates_is_asked_for_it():
+    run = record(predicted_norm=np.full(100, np.nan))
+    run.config = {"groups": [{"optimizer": "Mine", "rule": {"name": "Rule", "decay": 5e-3, "correlation_time": 19.0}}]}
+    diagnosis = diagnose(run)
+    assert only(diagnosis, "missing_input").layers == ("a", "b", "c")
+    assert diagnosis.summary[0] == (
+        "All 3 layers have no predicted norm: Rule needs update_rms, the RMS norm of one vector's update. Pass it to "
+        "the rule."
+    )
 
 
 def test_layers_that_stay_off_their_prediction_are_neither_well_nor_wrong():

@@ -240,9 +240,11 @@ def test_an_unknown_optimizer_is_measured_without_prediction(tmp_path, healthy):
     model = network()
     optimizer = torch.optim.Adagrad(model.parameters(), lr=1e-2)
     diagnosis = Training(tmp_path / "run", model, optimizer).go(60).diagnose()
-    assert "no prediction" in said(diagnosis, "not_measured").sentence
+    found = said(diagnosis, "missing_input")
+    assert "no prediction: Adagrad is not among the known optimizers" in found.sentence
+    assert diagnosis.summary[0] == found.sentence
     assert "well" not in diagnosis.kinds
-    assert "not_measured" not in healthy.kinds
+    assert "missing_input" not in healthy.kinds
 
 
 def test_a_layer_that_is_never_used_is_not_measured(tmp_path):

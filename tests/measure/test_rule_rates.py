@@ -87,5 +87,9 @@ def test_predictions_follow_a_warmup(case, tmp_path):
 def test_a_plan_of_a_rule_without_the_size_of_updates_has_the_rotation_and_says_what_is_missing():
     model = nn.Sequential(nn.Linear(FAN_IN, 16, bias=False))
     plan = str(gyro.plan(model, SGDW(model.parameters(), lr=0.1, weight_decay=0.2, momentum=0.9), steps=100))
-    assert "0.weight has no forecast: the theory does not cover the size of its optimizer's updates" in plan
+    assert (
+        "0.weight has no forecast: Rule needs update_rms, the RMS norm of one vector's update. Pass it to the rule."
+        in (" ".join(plan.split()))
+    )
+    assert "Cannot tell" not in plan
     assert "rotates 0.0461 rad" in plan

@@ -11,8 +11,9 @@ from gyroscope.advice.judged_layers import Layers, begin_sentence
 from gyroscope.advice.layer_families import describe_layers
 from gyroscope.advice.layer_view import CheckpointView
 from gyroscope.advice.phrases import format_number
-from gyroscope.advice.remedies import CHECK_LAYER, CHECK_RULE, MEASURE_LONGER
+from gyroscope.advice.remedies import CHECK_LAYER, MEASURE_LONGER
 from gyroscope.advice.run_view import RunView
+from gyroscope.theory.rules.base import MEANING
 
 
 def missing_input(missing: Mapping[str, str], among: Sequence[str], what: str = "") -> Iterator[Finding]:
@@ -63,15 +64,32 @@ def too_short(layers: Layers[RunView]) -> Iterator[Finding]:
 
 
 def not_measured(layers: Layers[RunView]) -> Iterator[Finding]:
-    """Judge layers without a measurement, and those without a prediction."""
+    """Judge layers without a measurement."""
     silent = layers.where(lambda view: not view.is_measured)
     if silent:
         sentence = f"{silent.clause('was', 'were')} never measured because no step had a gradient."
         yield make_finding("not_measured", "note", sentence, silent, CHECK_LAYER)
-    unknown = layers.where(lambda view: view.is_measured and not np.isfinite(view.predicted_angle).any())
-    if unknown:
-        sentence = f"{unknown.clause('has', 'have')} no prediction because the theory does not cover the optimizer."
-        yield make_finding("not_measured", "note", sentence, unknown, CHECK_RULE)
+
+
+def unpredicted(layers: Layers[RunView], notes: Sequence[str]) -> Iterator[Finding]:
+    """State which layers of a run lack a prediction, and what is missing. The tracker's notes have the reason."""
+    measured = layers.where(lambda view: view.is_measured)
+    unknown = {
+        view.name: _reason(view.layer.group, notes) for view in measured if not np.isfinite(view.predicted_angle).any()
+    }
+    yield from missing_input(unknown, layers.among, "prediction: ")
+    without_norm = {
+        view.name: f"{view.rule.name} needs update_rms, {MEANING['update_rms']}. Pass it to the rule"
+        for view in measured
+        if view.rule is not None and "update_rms" in view.rule.needs
+    }
+    yield from missing_input(without_norm, layers.among, "predicted norm: ")
+
+
+def _reason(group: int, notes: Sequence[str]) -> str:
+    beginning = f"No predictions for parameter group {group}: "
+    given = [note.removeprefix(beginning) for note in notes if note.startswith(beginning)]
+    return given[-1] if given else "the theory does not cover the optimizer"
 
 
 def undecided(layers: Layers[RunView]) -> Finding:
