@@ -30,7 +30,7 @@ MEASURE_LONGER = Remedy("Train on, or measure more often (a smaller every=).")
 CHECK_LAYER = Remedy("Check that the layer is used, and that it is not frozen.")
 FIND_SETTING = Remedy("Look for what set it at that step: a scheduler, a callback, or options of a resumed run.")
 FIND_WRITER = Remedy("Look for what writes to these weights at that step: a load, a reset, a rescaling or an average.")
-OWN_IMBALANCE = Remedy("The optimizer's imbalance= option causes this.")
+OWN_IMBALANCE = Remedy("The optimizer's angle_factors cause this.")
 
 # These name only what was tested: a lower learning rate, but not a longer warmup, clipping or another activation.
 LOWER_RATE = Remedy("Lower the learning rate.", "slower_rotation")

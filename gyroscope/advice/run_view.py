@@ -53,7 +53,7 @@ class RunView(LayerHistory):
     @property
     def sets_imbalance(self) -> bool:
         """Whether its optimizer was set to rotate neurons at different speeds."""
-        return self.option("imbalance") is not None
+        return bool(self.option("angle_factors"))
 
     @cached_property
     def late_rotation_ratio(self) -> float:

@@ -41,7 +41,6 @@ def layer_numbers(
         exact=group.update.exact,
         error=group.update.error(shape),
         peak_lr=group.rates.peak,
-        sets_imbalance=group.settings.get("imbalance") is not None,
         **_signal(parameter, measured, group),
         **_equilibrium(group, measured, layer.fan_in, shape, steps),
     )

@@ -12,7 +12,7 @@ from gyroscope.geometry import Granularity
 from gyroscope.optim import formulas
 from gyroscope.optim._engine.compiled import Compile
 from gyroscope.optim._engine.optimizer import EngineOptimizer
-from gyroscope.optim._engine.steps import FirstValue, Group, InnerRule, Step, Vectors, plain
+from gyroscope.optim._engine.steps import Group, InnerRule, Step, Vectors, plain
 from gyroscope.optim.sphere_formulas import AdamNumbers, adam_s, adam_srt, sphere
 
 
@@ -24,7 +24,7 @@ def check_adam(group: Group) -> None:
 
 def adam_step(
     rule: Callable[..., formulas.Change],
-    rows: Mapping[str, FirstValue],
+    rows: Mapping[str, formulas.Number],
     group: Group,
     t: int,
     vectors: Vectors,

@@ -12,7 +12,7 @@ from gyroscope.optim._engine.compiled import Compile
 from gyroscope.optim._engine.optimizer import EngineOptimizer
 from gyroscope.optim._engine.steps import Group, InnerRule, Step, Vectors
 from gyroscope.optim.rotation import rotation
-from gyroscope.optim.rotation_options import Centring, Imbalance, UpdateAverage, check_rotational
+from gyroscope.optim.rotation_options import Centring, UpdateAverage, check_rotational
 from gyroscope.theory.rules import adamw
 
 
@@ -51,8 +51,6 @@ class RotationalAdamW(EngineOptimizer):
     compile              True: one program per kind of tensor, 1.6 to 1.8 times torch's fused AdamW, instead of 3.6 to
                          4.0. "auto": only where that pays, on CUDA and for large tensors on a CPU. If torch cannot make
                          a program, steps are eager, after one warning
-    imbalance            (share, factor, seed): a share of each layer's vectors rotates `factor` times as fast
-                         (RE Fig. 12). Two shares: ((0.25, 0.25), (10.0, 0.1), seed)
     stochastic_rounding  round bfloat16 and float16 weights stochastically, so that small angles are not lost
 
     >>> model = nn.Sequential(nn.Embedding(9, 8), nn.Linear(8, 4))
@@ -74,7 +72,6 @@ class RotationalAdamW(EngineOptimizer):
         centre: Centring = True,
         granularity: Granularity = "neuron",
         compile: Compile = False,
-        imbalance: Imbalance | None = None,
         stochastic_rounding: bool = False,
     ) -> None:
         super().__init__(params, locals())

@@ -122,8 +122,7 @@ class BaseFollower:
         self._courses = courses
         spec = spec_of(getattr(optimizer, "inner", optimizer))
         self._formula = "" if spec is None else spec.formula
-        # They show plan and tracker that the optimizer follows its base, even before the first step.
-        optimizer.angle_factors = {weight.parameter: 1.0 for course in courses for weight in course.weights}
+        optimizer.follows_base = True
         self._hook = optimizer.register_step_pre_hook(self._before_step)
         self._save_hook = optimizer.register_state_dict_post_hook(_save_factors)
 
@@ -149,6 +148,7 @@ class BaseFollower:
         self._hook.remove()
         self._save_hook.remove()
         self.optimizer.angle_factors = {}
+        self.optimizer.follows_base = False
 
     def state_dict(self) -> dict[str, Any]:
         """Return the forecast's state: numbers and lists, a few per layer."""

@@ -14,7 +14,7 @@ from gyroscope.optim._engine.optimizer import EngineOptimizer
 from gyroscope.optim._engine.steps import Group, InnerRule, Step, Vectors, plain
 from gyroscope.optim.formulas import Number, average_
 from gyroscope.optim.rotation import rotation
-from gyroscope.optim.rotation_options import Centring, Imbalance, UpdateAverage, check_rotational
+from gyroscope.optim.rotation_options import Centring, UpdateAverage, check_rotational
 from gyroscope.theory.rules import lion
 
 
@@ -65,7 +65,7 @@ class RotationalLion(EngineOptimizer):
 
     lr, betas                 as Lion's. The angle is proportional to sqrt(lr)
     weight_decay              sets the angle, and decays weights that do not rotate (1.0: Lion's lr is below AdamW's)
-    beta, update_average, centre, granularity, compile, imbalance, stochastic_rounding    as RotationalAdamW's
+    beta, update_average, centre, granularity, compile, stochastic_rounding    as RotationalAdamW's
 
     >>> import torch
     >>> layer = torch.nn.Linear(8, 4)
@@ -85,7 +85,6 @@ class RotationalLion(EngineOptimizer):
         centre: Centring = True,
         granularity: Granularity = "neuron",
         compile: Compile = False,
-        imbalance: Imbalance | None = None,
         stochastic_rounding: bool = False,
     ) -> None:
         super().__init__(params, locals())

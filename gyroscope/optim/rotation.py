@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from gyroscope.geometry import Split, at_least_float32
-from gyroscope.optim._engine.steps import FirstValue, Group, InnerRule, Step, Vectors, VectorStep, plain
+from gyroscope.optim._engine.steps import Group, InnerRule, Step, Vectors, VectorStep, plain
 from gyroscope.optim.formulas import Change, Number, RotationNumbers, move_, rotate, update_and_sums
-from gyroscope.optim.rotation_options import Centring, imbalance_row
+from gyroscope.optim.rotation_options import Centring
 from gyroscope.optim.update_average import noise_average
 
 # Centring leaves d-2 of d-1 directions to a vector of d entries, so none for d = 2 and half of them for d = 3.
@@ -35,12 +35,9 @@ def rotation(inner: InnerRule, angle: Number, group: Group, t: int, vectors: Vec
     centre: Centring = group["centre"] if vectors.fan_in >= MIN_CENTRED else False
     slack = norm_slack(vectors.dtype)
     names = tuple(inner.numbers)
-    rows: dict[str, FirstValue] = {"radius": -1.0, "update_sq": 0.0}
-    if group.get("imbalance") is not None:
-        rows["imbalance"] = imbalance_row(group["imbalance"])
     return VectorStep(
         moments=inner.moments,
-        rows=rows,
+        rows={"radius": -1.0, "update_sq": 0.0},
         numbers=(*by, *inner.numbers.values()),
         key=(inner.direction, names, centre, slack),
         measure=partial(update_and_sums, direction=inner.direction, names=names),
@@ -81,12 +78,9 @@ def hyperball(inner: InnerRule, group: Group, vectors: Vectors) -> VectorStep:
     """Return the step W ← R·n(W - lr·R·n(u)) of the inner rule's Δ = -u. A zero matrix takes the plain step."""
     slack = norm_slack(vectors.dtype)
     names = tuple(inner.numbers)
-    rows: dict[str, FirstValue] = {"radius": -1.0}
-    if group.get("imbalance") is not None:
-        rows["imbalance"] = imbalance_row(group["imbalance"])
     return VectorStep(
         moments=inner.moments,
-        rows=rows,
+        rows={"radius": -1.0},
         numbers=(inner.lr, inner.decay, *inner.numbers.values()),
         key=(keep_norm, inner.direction, names, slack),
         measure=partial(update_and_sums, direction=inner.direction, names=names, means=False),

@@ -1,12 +1,10 @@
 """Options of rotational optimizers: their types, their checks, and what groups derive from them."""
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Literal, get_args
 
-import numpy as np
-import torch
 from torch import Tensor
 
 from gyroscope._checks import check_fraction
@@ -16,13 +14,11 @@ from gyroscope.model.parameters import clean_name
 from gyroscope.optim._engine.compiled import check_compile
 from gyroscope.optim._engine.steps import Group
 
-# A share of the vectors, the factor of its angle, and a seed. Or as many shares as factors.
-Imbalance = tuple[float | Sequence[float], float | Sequence[float], int]
 # True centres updates, "weights" centres the weights after each step.
 Centring = bool | Literal["weights"]
 # RE's average of squared update lengths, or the one of `gyroscope.optim.update_average`.
 UpdateAverage = Literal["plain", "noise"]
-ROTATION_ROWS = ("radius", "update_sq", "imbalance")
+ROTATION_ROWS = ("radius", "update_sq")
 
 
 def check_rotational(group: Group) -> None:
@@ -54,48 +50,6 @@ def check_rotation_options(group: Group) -> None:
             f"centre={centre!r} is unknown: choose True (centred updates), 'weights' (weights are centred after each "
             "step) or False"
         )
-    if group["imbalance"] is None:
-        return
-    share, factor, seed = group["imbalance"]
-    shares = np.atleast_1d(share)
-    factors = np.atleast_1d(factor)
-    # The sum of shares may exceed 1 by rounding.
-    fits = shares.shape == factors.shape and shares.min() >= 0 and shares.sum() <= 1 + 1e-9
-    if not (fits and factors.min() > 0 and isinstance(seed, int)):
-        raise ValueError(
-            f"imbalance={group['imbalance']!r} must be (share in [0, 1], factor above 0, integer seed), or as many "
-            "shares as factors: ((0.25, 0.25), (10.0, 0.1), 0)"
-        )
-
-
-def imbalance_factors(
-    vectors: int, share: float | Sequence[float], factor: float | Sequence[float], seed: int
-) -> Tensor:
-    """Return `factor` for a share of the vectors, chosen by seed, and 1 for the others (RE Fig. 12).
-
-    Each of several shares has its own factor, and no vector is in two shares.
-
-    >>> imbalance_factors(4, share=0.5, factor=10.0, seed=0).sort().values
-    tensor([ 1.,  1., 10., 10.])
-    >>> imbalance_factors(4, share=(0.25, 0.5), factor=(10.0, 0.1), seed=0).sort().values
-    tensor([ 0.1000,  0.1000,  1.0000, 10.0000])
-    """
-    order = torch.randperm(vectors, generator=torch.Generator().manual_seed(seed))
-    factors = torch.ones(vectors)
-    first = 0
-    # Cumulative shares, because three thirds of 4 vectors, rounded separately, would be 3.
-    for last, value in zip(np.cumsum(share), np.atleast_1d(factor), strict=True):
-        end = round(float(last) * vectors)
-        factors[(order >= first) & (order < end)] = float(value)
-        first = end
-    return factors
-
-
-def imbalance_row(imbalance: Imbalance) -> Callable[[int, int], Tensor]:
-    """Return the factors of the angles as a function of a tensor's number of vectors and place."""
-    share, factor, seed = imbalance
-    # The place is part of the seed, so that equal shapes draw different vectors.
-    return lambda num_vectors, place: imbalance_factors(num_vectors, share, factor, seed + place)
 
 
 def is_published_hyperball(group: Group) -> bool:

@@ -38,7 +38,6 @@ from gyroscope.optim.rotation import hyperball, keeping_average, rotation
 from gyroscope.optim.rotation_options import (
     ROTATION_ROWS,
     Centring,
-    Imbalance,
     UpdateAverage,
     check_rotation_options,
     is_published_hyperball,
@@ -83,7 +82,7 @@ class Rotational(EngineOptimizer):
     granularity          "neuron", unless a group has its own. mode="hyperball" without `tangent` rotates whole
                          matrices ("tensor"), and each matrix of a stack if `gyro.param_groups` has found experts. Pass
                          a granularity to keep the groups' own
-    beta, update_average, centre, compile, imbalance, stochastic_rounding    as RotationalAdamW's
+    beta, update_average, centre, compile, stochastic_rounding    as RotationalAdamW's
     rules                theory rules for your own inner optimizers, {SignMomentum: function of the group}, which are
                          the "rule" of every group that has none (docs/own-optimizer.md)
 
@@ -112,7 +111,6 @@ class Rotational(EngineOptimizer):
         granularity: Granularity | None = None,
         tangent: bool = False,
         compile: Compile = False,
-        imbalance: Imbalance | None = None,
         stochastic_rounding: bool = False,
         rules: Rules | None = None,
     ) -> None:

@@ -14,7 +14,7 @@ from gyroscope.optim._engine.optimizer import EngineOptimizer
 from gyroscope.optim._engine.steps import Group, InnerRule, Step, Vectors
 from gyroscope.optim.formulas import Number
 from gyroscope.optim.rotation import rotation
-from gyroscope.optim.rotation_options import Centring, Imbalance, UpdateAverage, check_rotational
+from gyroscope.optim.rotation_options import Centring, UpdateAverage, check_rotational
 from gyroscope.theory.rules import sgdm
 
 
@@ -31,7 +31,7 @@ class RotationalSGD(EngineOptimizer):
 
     lr, momentum, nesterov    as SGD's. The angle is proportional to sqrt(lr)
     weight_decay              sets the angle, and is the L2 of weights that do not rotate (5e-4: usual for convolutions)
-    beta, update_average, centre, granularity, compile, imbalance, stochastic_rounding    as RotationalAdamW's
+    beta, update_average, centre, granularity, compile, stochastic_rounding    as RotationalAdamW's
 
     >>> import torch
     >>> layer = torch.nn.Linear(8, 4)
@@ -52,7 +52,6 @@ class RotationalSGD(EngineOptimizer):
         centre: Centring = True,
         granularity: Granularity = "neuron",
         compile: Compile = False,
-        imbalance: Imbalance | None = None,
         stochastic_rounding: bool = False,
     ) -> None:
         super().__init__(params, locals())

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from gyroscope.geometry import at_least_float32
-from gyroscope.optim._engine.steps import FirstValue, Vectors, VectorStep
+from gyroscope.optim._engine.steps import Vectors, VectorStep
 from gyroscope.optim.formulas import Change, Number, column, is_per_vector
 
 # ⟨ω,ω⟩, ⟨ω,g⟩, ⟨ω,m⟩, ⟨g,g⟩, ⟨g,m⟩, ⟨m,m⟩ of each vector.
@@ -34,7 +34,7 @@ class AdamNumbers(NamedTuple):
 
 def sphere(
     moment: str,
-    rows: Mapping[str, FirstValue],
+    rows: Mapping[str, Number],
     rule: Callable[..., Change],
     numbers: tuple[Number, ...],
     vectors: Vectors,

@@ -67,4 +67,4 @@ def keeps_norms(optimizer: object) -> bool:
 
 def follows_base(optimizer: object) -> bool:
     """Return whether `follow` sets the optimizer's angles, so that they differ from those of equilibrium."""
-    return bool(getattr(owner_of({}, optimizer), "angle_factors", None))
+    return bool(getattr(owner_of({}, optimizer), "follows_base", False))

@@ -113,11 +113,11 @@ def test_a_small_norm_does_not_explain_a_slow_end():
     assert "which alone would rotate it 2 times as fast" in found.sentence
 
 
-def test_an_imbalance_is_explained_by_the_option_only_if_it_was_set():
+def test_an_imbalance_is_explained_by_angle_factors_only_if_they_were_set():
     speeds = np.where(np.arange(32) < 8, 6.0, 1.0)
-    for imbalance, remedy in ((None, ""), ([0.3, 8.0, 0], OWN_IMBALANCE.text)):
+    for options, remedy in (({}, ""), ({"angle_factors": True}, OWN_IMBALANCE.text)):
         run = record()
-        run.config["groups"][0] |= {"optimizer": "RotationalAdamW", "imbalance": imbalance}
+        run.config["groups"][0] |= {"optimizer": "RotationalAdamW", **options}
         run.data["a"]["angular_update"] *= speeds
         assert only(diagnose(run), "neuron_imbalance").remedy == remedy
 

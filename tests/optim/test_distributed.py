@@ -30,6 +30,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import gyroscope as gyro
 from gyroscope import optim
+from gyroscope.geometry import Split
 from gyroscope.optim._engine.compiled import PROGRAMS
 from tests.optim.catalogue import CATALOGUE
 from tests.processes import run_processes
@@ -98,9 +99,12 @@ def network(kind: str) -> nn.Module:
 def optimizer_of(model: nn.Module, name: str) -> torch.optim.Optimizer:
     splits = SPLITS if isinstance(model, EverySplit | Experts) else {}
     groups = [{"params": [p], **splits.get(key, {})} for key, p in model.named_parameters()]
+    optimizer: Any = ROWS[name].make(groups)
     if name == "RotationalAdamW":
-        groups[0] |= {"imbalance": (0.5, 3.0, 0)}  # values per vector that no process may draw for itself
-    return ROWS[name].make(groups)
+        # Values per vector, of which each process has to take its own.
+        first = groups[0]["params"][0]
+        optimizer.angle_factors = {first: torch.linspace(0.5, 3.0, Split.of(groups[0]).num_vectors(first.shape))}
+    return optimizer
 
 
 def trained(

@@ -9,8 +9,7 @@ from torch import nn
 
 from gyroscope import rule_of
 from gyroscope.geometry import Split
-from gyroscope.optim import Rotational, RotationalAdamW, RotationalLion, RotationalSGD
-from gyroscope.optim.rotation_options import imbalance_factors
+from gyroscope.optim import AdamS, Rotational, RotationalAdamW, RotationalLion, RotationalSGD
 from gyroscope.theory import AdamL2, AdamW, cosine
 from gyroscope.theory.rules import adamw, lion, sgdm
 
@@ -230,71 +229,55 @@ def test_an_adamw_checkpoint_loads_and_goes_on_at_the_right_angle():
         ours.load_state_dict(torch.optim.AdamW([p], weight_decay=0.3, amsgrad=True).state_dict())
 
 
-def test_a_share_of_the_vectors_can_turn_faster():
-    torch.manual_seed(0)
-    a, b = nn.Parameter(torch.randn(20, 50)), nn.Parameter(torch.randn(20, 50))
-    optimizer = RotationalSGD([a, b], lr=0.1, weight_decay=1e-3, momentum=0.0, beta=0.0, imbalance=(0.25, 4.0, 7))
-    for _ in range(2):
-        before = a.detach().clone()
-        a.grad, b.grad = torch.randn(20, 50), torch.randn(20, 50)
-        optimizer.step()
-    eta = sgdm.angular_update(0.1, 1e-3, 0.0)
-    fast = Split().angle(before, a.detach()) > 2 * eta
-    assert fast.sum() == 5
-    assert torch.equal(fast, imbalance_factors(20, 0.25, 4.0, 7) == 4)
-    assert not torch.equal(optimizer.state[a]["imbalance"], optimizer.state[b]["imbalance"])
-    with pytest.raises(ValueError, match="share in"):
-        RotationalSGD([a], lr=0.1, imbalance=(2.0, 4.0, 7))
-
-
-IMBALANCE = ((0.25, 0.5), (4.0, 0.25), 7)
-IMBALANCED = {
-    "AdamW": lambda p, **o: RotationalAdamW(p, lr=0.1, weight_decay=1e-3, **o),
-    "SGD": lambda p, **o: RotationalSGD(p, lr=0.1, weight_decay=1e-3, **o),
-    "Lion": lambda p, **o: RotationalLion(p, lr=1e-3, weight_decay=0.1, **o),
-    "Rotational": lambda p, **o: Rotational(torch.optim.AdamW(p, lr=0.1, weight_decay=1e-3), **o),
-    "special variant": lambda p, **o: Rotational(
-        torch.optim.Adam(p, lr=0.1, weight_decay=1e-3), angular_update=AdamW(0.1, 1e-3), **o
+FACTORS = torch.tensor([0.25, 1.0, 4.0, 0.0]).repeat(5)
+FACTORED = {
+    "AdamW": lambda p: RotationalAdamW(p, lr=0.1, weight_decay=1e-3, beta=0.0),
+    "SGD": lambda p: RotationalSGD(p, lr=0.1, weight_decay=1e-3, beta=0.0),
+    "Lion": lambda p: RotationalLion(p, lr=1e-3, weight_decay=0.1, beta=0.0),
+    "Rotational": lambda p: Rotational(torch.optim.AdamW(p, lr=0.1, weight_decay=1e-3), beta=0.0),
+    "special variant": lambda p: Rotational(
+        torch.optim.Adam(p, lr=0.1, weight_decay=1e-3), angular_update=AdamW(0.1, 1e-3), beta=0.0
     ),
 }
 
 
-@pytest.mark.parametrize("name", IMBALANCED)
-def test_some_vectors_can_turn_slower_while_others_turn_faster(name):
-    make = IMBALANCED[name]
+@pytest.mark.parametrize("factors", [3.0, FACTORS, FACTORS.double()], ids=["number", "per vector", "in float64"])
+@pytest.mark.parametrize("name", FACTORED)
+def test_angle_factors_multiply_the_angle_of_each_vector(name, factors):
     p = parameter(vectors=20)
-    optimizer = make([p], beta=0.0, imbalance=IMBALANCE)
+    optimizer = FACTORED[name]([p])
+    optimizer.angle_factors = {p: factors}
     angles = one_turn(optimizer, p).tan()
     eta = rule_of(optimizer.param_groups[0], optimizer).equilibrium(leading_order=True).angular_update
-    factors = imbalance_factors(20, *IMBALANCE).double()
-    assert sorted(set(factors.tolist())) == [0.25, 1.0, 4.0]
-    assert (factors == 4).sum() == 5
-    assert (factors == 0.25).sum() == 10
-    torch.testing.assert_close(angles, eta * factors, rtol=1e-6, atol=0)
+    torch.testing.assert_close(angles, eta * torch.ones(20).double() * factors, rtol=1e-6, atol=1e-12)
 
 
-def test_shares_round_together():
-    factors = imbalance_factors(4, (1 / 3, 1 / 3, 1 / 3), (2.0, 3.0, 5.0), 0)
-    assert sorted(factors.tolist()) == [2.0, 3.0, 3.0, 5.0]
+def test_angle_factors_of_one_parameter_leave_others_alone():
+    ours, plain = ([parameter(vectors=20), parameter(vectors=20)] for _ in range(2))
+    optimizers = [RotationalAdamW(params, lr=0.1, weight_decay=1e-3) for params in (ours, plain)]
+    optimizers[0].angle_factors = {ours[0]: 2.0}
+    for params, optimizer in zip((ours, plain), optimizers, strict=True):
+        for seed, p in enumerate(params):
+            p.grad = torch.randn(p.shape, generator=torch.Generator().manual_seed(seed)).to(p.dtype)
+        optimizer.step()
+    assert torch.equal(ours[1], plain[1])
+    assert not torch.equal(ours[0], plain[0])
 
 
-@pytest.mark.parametrize("name", IMBALANCED)
-@pytest.mark.parametrize(
-    "imbalance", [((0.5, 0.6), (2.0, 0.5), 0), ((0.5,), (2.0, 0.5), 0), (0.5, -1.0, 0), ((0.5, 0.5), (2.0, 0.0), 0)]
-)
-def test_an_imbalance_without_sense_is_an_error_that_shows_one_with_it(name, imbalance):
-    with pytest.raises(ValueError, match=r"imbalance=\(.* must be .*as many shares as factors: \(\(0\.25, 0\.25\)"):
-        IMBALANCED[name]([parameter()], imbalance=imbalance)
-
-
-def test_an_imbalance_of_the_wrapper_goes_through_a_file():
-    p = parameter(vectors=20)
-    optimizer = IMBALANCED["Rotational"]([p], imbalance=IMBALANCE)
-    one_turn(optimizer, p)
-    other = IMBALANCED["Rotational"]([p])
-    other.load_state_dict(optimizer.state_dict())
-    assert other.param_groups[0]["imbalance"] == IMBALANCE
-    assert torch.equal(other.state[p]["imbalance"], optimizer.state[p]["imbalance"])
+def test_angle_factors_that_do_not_fit_are_errors():
+    p, bias = parameter(vectors=20), nn.Parameter(torch.ones(20))
+    optimizer = RotationalAdamW([p, bias])
+    for factors, message in (
+        ({p: torch.ones(3)}, r"3 values for a parameter of shape \(20, .*20 vectors"),
+        ({p: -1.0}, "are -1.0: each must be 0 or above"),
+        ({p: torch.full((20,), float("nan"))}, "each must be 0 or above"),
+        ({bias: 2.0}, r"shape \(20,\) that does not rotate here"),
+        ({nn.Parameter(torch.ones(2, 2)): 2.0}, "does not rotate here"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            optimizer.angle_factors = factors
+    with pytest.raises(ValueError, match="AdamS sets no angle"):
+        AdamS([p]).angle_factors = {p: 2.0}
 
 
 def one_turn(optimizer, p, steps=2):

@@ -180,7 +180,7 @@ def _rotational(spec: OptimizerSpec, group: Group, state: Collection[str]) -> La
     return replace(
         inner,
         adam_betas=None if is_mixed else inner.adam_betas,
-        rows=("radius", "update_sq", *(("imbalance",) if group.get("imbalance") is not None else ())),
+        rows=("radius", "update_sq"),
         angles=lambda measured: turned_angles(settings, measured, _angle(settings, rule, measured), base.formula),
         turns=True,
     )

@@ -15,7 +15,7 @@ from gyroscope.theory import UpdateRule
 # Options of a parameter group that the run's configuration shows.
 SHOWN = (
     *("lr", "weight_decay", "betas", "momentum", "nesterov", "dampening", "eps"),
-    *("granularity", "centre", "beta", "update_average", "imbalance"),
+    *("granularity", "centre", "beta", "update_average"),
 )
 
 
@@ -161,6 +161,8 @@ def _group_config(owned: OwnedGroup, rules: Rules | None) -> dict[str, Any]:
         shown["lr_factor"] = rate_factor(rule, group)
     if follows_base(owner):
         shown["follows_base"] = True
+    elif any(p in getattr(owner, "angle_factors", ()) for p in group["params"]):
+        shown["angle_factors"] = True
     return shown | {name: _plain(group[name]) for name in SHOWN if name in group}
 
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, final
 import torch
 from torch import Tensor
 
-from gyroscope._dtensor import across_processes, cut_like, local
+from gyroscope._dtensor import across_processes, cut_like, local, row_like
 from gyroscope.geometry import Axis, Split, at_least_float32
 from gyroscope.optim._engine import memory, programs
 from gyroscope.optim._engine.batches import Piece, plain_runner, run_program, run_spread, run_vectors
@@ -23,7 +23,9 @@ from gyroscope.optim._engine.memory import Scratch, laid_out_like
 from gyroscope.optim._engine.steps import Group, Step, Vectors, VectorStep
 from gyroscope.optim._engine.tensors import Task, lay_out, loses_updates, new_moment, new_row
 
-NO_FACTORS: Mapping[Tensor, float] = MappingProxyType({})
+# Of the angles by parameter: a number, or a value per vector.
+AngleFactors = Mapping[Tensor, float | Tensor]
+NO_FACTORS: AngleFactors = MappingProxyType({})
 LOST_UPDATES = (
     "the angular update is below what low-precision weights resolve, so rounding loses much of it: "
     "pass stochastic_rounding=True, or keep the weights in float32"
@@ -66,12 +68,11 @@ def take_step(
     step_for: Callable[[Group, int, Vectors], Step],
     step_cache: StepCache,
     count: str = "step",
-    angle_factors: Mapping[Tensor, float] = NO_FACTORS,
+    angle_factors: AngleFactors = NO_FACTORS,
 ) -> None:
     """Take one step of all tasks. `count` names the counter in their states, which includes this step.
 
-    `step_for(group, t, vectors)` describes the step, and is called once for tensors that share all three. A factor in
-    `angle_factors` multiplies the parameter's angle.
+    `step_for(group, t, vectors)` describes the step, and is called once for tensors that share all three.
     """
     preparation = Preparation(step_cache.scratch)
     kinds: dict[Hashable, Kind] = {}
@@ -146,7 +147,7 @@ class Preparation:
         key = self._keys.setdefault(together, len(self._keys))
         return Kind(group, t, vectors, step, key, is_noisy)
 
-    def add(self, task: Task, place: int, kind: Kind, angle_factor: float | None = None) -> None:
+    def add(self, task: Task, place: int, kind: Kind, angle_factor: float | Tensor | None = None) -> None:
         """Prepare a tensor. `place` counts the tensors of the step."""
         step = kind.step
         tensors = _entries(task, step)
@@ -165,7 +166,7 @@ class Preparation:
         kind: Kind,
         step: VectorStep,
         tensors: list[Tensor],
-        angle_factor: float | None,
+        angle_factor: float | Tensor | None,
     ) -> None:
         p, _, state, group = task
         w = tensors[0]
@@ -174,7 +175,7 @@ class Preparation:
         rows = []
         for name, first in step.rows.items():
             if name not in state:
-                state[name] = new_row(p, split, first, place)
+                state[name] = new_row(p, split, first)
             rows.append(state[name])
         # DTensors are recognised by an attribute, because importing their class takes a second.
         if hasattr(p, "placements"):
@@ -187,7 +188,10 @@ class Preparation:
             return
         if angle_factor is not None:
             # A value per vector, not one of the numbers: tensors with other factors are decided together.
-            rows.append(torch.full_like(rows[0], angle_factor))
+            if isinstance(angle_factor, Tensor):
+                rows.append(local(row_like(p, kind.vectors.split, angle_factor)).view(-1))
+            else:
+                rows.append(torch.full_like(rows[0], angle_factor))
         if kind.is_noisy:
             tensors.append(self._rounding_noise(w, kind.t, place))
         may_compile = bool(group["compile"]) and across is None

@@ -1,7 +1,7 @@
 """The base class of all optimizers: checked options, state that survives loading, and the call of the loop."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from difflib import get_close_matches
 from typing import Any, ClassVar
 
@@ -12,14 +12,15 @@ from torch.autograd.graph import increment_version
 from torch.optim.optimizer import ParamsT
 
 from gyroscope._checks import check_decay
-from gyroscope.geometry import Split
+from gyroscope.geometry import Split, at_least_float32
 from gyroscope.model.groups import optimizer_groups
 from gyroscope.model.parameters import refuse_flat
 from gyroscope.optim._engine.compiled import check_compile
 from gyroscope.optim._engine.loading import check_state, expected_shapes, in_order_of, pairs, restored
-from gyroscope.optim._engine.loop import NO_FACTORS, StepCache, take_step, vectors_for
+from gyroscope.optim._engine.loop import NO_FACTORS, AngleFactors, StepCache, take_step, vectors_for
 from gyroscope.optim._engine.steps import Group, Step, Vectors
 from gyroscope.optim._engine.tensors import Task
+from gyroscope.optimizers import spec_of
 
 SPLIT_OPTIONS: Group = {"granularity": "neuron", "axis": 0, "group_size": 1}
 # Options of torch's optimizers that select an implementation: ignored when a state is loaded.
@@ -41,8 +42,8 @@ class EngineOptimizer(torch.optim.Optimizer, ABC):
     counter: ClassVar[str] = "step"
     """The key of the step count in a parameter's state."""
 
-    angle_factors: Mapping[Tensor, float] = NO_FACTORS
-    """Factors of the next step's angles by parameter, which `follow` sets at each step."""
+    follows_base: bool = False
+    """Whether `follow` sets the angle factors before each step."""
 
     _made_of: Sequence[Tensor] = ()
     """The parameters in the order of the model, if this optimizer has sorted them into groups."""
@@ -58,6 +59,28 @@ class EngineOptimizer(torch.optim.Optimizer, ABC):
             self._made_of = in_model_order(groups)
             groups = optimizer_groups(groups, weight_decay=options.get("weight_decay", 0.0), granularity=granularity)
         super().__init__(groups, {**SPLIT_OPTIONS, **options})
+
+    @property
+    def angle_factors(self) -> AngleFactors:
+        """Factors of the angles by parameter: a number, or a tensor with one value per vector.
+
+        They hold until they are set again. A state_dict does not contain them, so set them after loading too.
+
+        >>> from gyroscope.optim import RotationalAdamW
+        >>> w = torch.nn.Parameter(torch.ones(2, 8))
+        >>> optimizer = RotationalAdamW([w])
+        >>> optimizer.angle_factors = {w: torch.tensor([1.0, 10.0])}
+        """
+        factors: AngleFactors = self.__dict__.get("_angle_factors", NO_FACTORS)
+        return factors
+
+    @angle_factors.setter
+    def angle_factors(self, factors: AngleFactors) -> None:
+        spec = spec_of(self)
+        if spec is None or not spec.keeps_norms:
+            raise ValueError(f"{type(self).__name__} sets no angle, so it has no angle_factors: use RotationalAdamW")
+        splits = {p: split for group in self.param_groups for split in [Split.of(group)] for p in group["params"]}
+        self._angle_factors = {p: checked_factor(factor, p, splits.get(p)) for p, factor in factors.items()}
 
     @abstractmethod
     def _check(self, group: Group) -> None:
@@ -221,6 +244,24 @@ def check_lr(group: Group) -> None:
         raise ValueError(f"lr={float(lr)!r} must be a finite number, 0 or above: check the scheduler that set it")
     if not group.get("weight_decay", 0.0) >= 0:
         raise ValueError(f"weight_decay={group['weight_decay']!r} must be a finite number, 0 or above")
+
+
+def checked_factor(factor: float | Tensor, p: Tensor, split: Split | None) -> float | Tensor:
+    """Return a factor of a parameter's angles, on its device. Raise if it does not fit its vectors."""
+    shape = tuple(p.shape)
+    if split is None or not split.rotates(p.shape):
+        raise ValueError(f"angle_factors has a parameter of shape {shape} that does not rotate here: leave it out")
+    count = split.num_vectors(p.shape)
+    if isinstance(factor, Tensor):
+        if factor.numel() != count:
+            raise ValueError(
+                f"angle_factors has {factor.numel()} values for a parameter of shape {shape}: give a number, or one "
+                f"value for each of its {count} vectors"
+            )
+        factor = factor.detach().to(p.device, at_least_float32(p.dtype))
+    if not (float(factor.min()) if isinstance(factor, Tensor) else factor) >= 0:
+        raise ValueError(f"angle_factors of a parameter of shape {shape} are {factor}: each must be 0 or above")
+    return factor
 
 
 def refuse_complex(group: Group, name: str) -> None:

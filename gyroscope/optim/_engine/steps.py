@@ -14,8 +14,6 @@ from gyroscope.optim._engine.memory import Scratch
 from gyroscope.optim.formulas import Change, Number
 
 Group = dict[str, Any]
-# The value per vector before the first step: a number, or a function of (number of vectors, place of the tensor).
-FirstValue = Number | Callable[[int, int], Tensor]
 
 
 class Vectors(NamedTuple):
@@ -61,7 +59,7 @@ class VectorStep:
     """
 
     moments: tuple[str, ...]
-    rows: Mapping[str, FirstValue]
+    rows: Mapping[str, Number]
     numbers: tuple[Number, ...]
     key: tuple[object, ...]
     measure: Callable[..., tuple[Tensor, ...]]

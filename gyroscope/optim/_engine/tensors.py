@@ -8,7 +8,7 @@ from torch import Tensor
 from gyroscope._dtensor import row_like
 from gyroscope.geometry import Split, at_least_float32
 from gyroscope.optim._engine.memory import laid_out_like
-from gyroscope.optim._engine.steps import FirstValue, Group, VectorStep
+from gyroscope.optim._engine.steps import Group, VectorStep
 from gyroscope.optim.formulas import Number
 
 
@@ -51,12 +51,9 @@ def new_moment(p: Tensor, stacked: int) -> Tensor:
     return torch.zeros_like(zeros.expand(stacked, *p.shape))
 
 
-def new_row(p: Tensor, split: Split, first: FirstValue, place: int) -> Tensor:
+def new_row(p: Tensor, split: Split, first: Number) -> Tensor:
     """Return a value per vector before the first step: float32 or better, and sharded as the vectors are."""
-    num_vectors = split.num_vectors(p.shape)
-    dtype = at_least_float32(p.dtype)
-    values = first(num_vectors, place).to(dtype) if callable(first) else torch.zeros(num_vectors, dtype=dtype) + first
-    return row_like(p, split, values)
+    return row_like(p, split, torch.zeros(split.num_vectors(p.shape), dtype=at_least_float32(p.dtype)) + first)
 
 
 def loses_updates(angle: Number, dtype: torch.dtype) -> bool:

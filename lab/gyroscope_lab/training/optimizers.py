@@ -7,10 +7,11 @@ from inspect import signature
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 import gyroscope as gyro
+from gyroscope.geometry import Split
 from gyroscope.optimizers import COMMANDS, OptimizerSpec
 from gyroscope.spelling import one_of
 from gyroscope.theory import AdamW
@@ -164,8 +165,31 @@ def _imbalanced(
     factor: float = 10.0,
 ) -> Optimizer:
     """Return RotationalAdamW in which shares of the vectors rotate slower and faster by a factor (RE Figure 12)."""
-    imbalance = ((slower, faster), (1 / factor, factor), 0)
-    return gyro.optim.RotationalAdamW(groups, lr=lr, weight_decay=weight_decay, betas=betas, imbalance=imbalance)
+    optimizer = gyro.optim.RotationalAdamW(groups, lr=lr, weight_decay=weight_decay, betas=betas)
+    splits = [(p, Split.of(group)) for group in optimizer.param_groups for p in group["params"]]
+    # The place is the seed, so that equal shapes draw different vectors.
+    optimizer.angle_factors = {
+        p: imbalance_factors(split.num_vectors(p.shape), slower, faster, factor, seed=place)
+        for place, (p, split) in enumerate(splits)
+        if split.rotates(p.shape)
+    }
+    return optimizer
+
+
+def imbalance_factors(vectors: int, slower: float, faster: float, factor: float, *, seed: int) -> Tensor:
+    """Return 1 / factor for a share of the vectors, chosen by seed, factor for another share, and 1 for the rest.
+
+    >>> imbalance_factors(4, slower=0.25, faster=0.5, factor=10.0, seed=0).sort().values
+    tensor([ 0.1000,  1.0000, 10.0000, 10.0000])
+    """
+    order = torch.randperm(vectors, generator=torch.Generator().manual_seed(seed))
+    # Both ends are rounded, because two rounded thirds of 4 vectors would be 2 of them, and 2/3 are 3.
+    first = round(slower * vectors)
+    last = round((slower + faster) * vectors)
+    factors = torch.ones(vectors)
+    factors[order < first] = 1 / factor
+    factors[(order >= first) & (order < last)] = factor
+    return factors
 
 
 def _muon_and_adamw(

@@ -126,7 +126,6 @@ OTHER_EXACT = {
     "RotationalAdamW at large angles": partial(RotationalAdamW, lr=0.2, weight_decay=1.0, beta=0.9),
     "RotationalAdamW with centred weights": partial(RotationalAdamW, lr=1e-2, weight_decay=0.1, centre="weights"),
     "RotationalAdamW without centring": partial(RotationalAdamW, lr=1e-2, weight_decay=0.1, centre=False),
-    "RotationalAdamW with imbalance": partial(RotationalAdamW, lr=1e-2, weight_decay=0.1, imbalance=(0.25, 10.0, 0)),
     "RotationalAdamW of whole tensors": partial(RotationalAdamW, lr=1e-2, weight_decay=0.1, granularity="tensor"),
     "RotationalAdamW with the average under noise": partial(
         RotationalAdamW, lr=1e-2, weight_decay=0.1, update_average="noise"
