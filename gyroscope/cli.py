@@ -291,9 +291,9 @@ def parameter_names(path: Path) -> list[str] | list[list[str]]:
 @app.command(epilog="Example: gyroscope export runs/first table.csv")
 def export(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN", help="folders of runs")],
-    out: Annotated[Path, typer.Argument(metavar="FILE", help="table to write: .parquet, .csv or .json")],
+    out: Annotated[Path, typer.Argument(metavar="FILE", help="table to write: .csv or .parquet")],
 ) -> None:
-    """Write runs as one table (.parquet, .csv or .json)."""
+    """Write runs as one table (.csv or .parquet)."""
     from gyroscope.store import export, open_run
 
     export([open_run(run) for run in runs], out)

@@ -1,11 +1,9 @@
 """Runs as one long table: a row per run, step, layer and quantity. Logged scalars have no layer."""
 
 import csv
-import json
 import os
 from collections.abc import Iterator, Sequence
 from importlib import import_module
-from importlib.util import find_spec
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -14,7 +12,6 @@ import numpy as np
 
 from gyroscope._files import check_output, replacing
 from gyroscope._types import Array, Int64
-from gyroscope.spelling import one_of
 from gyroscope.store.schema import STATISTICS
 
 if TYPE_CHECKING:
@@ -41,43 +38,38 @@ class Block(NamedTuple):
         return dict(zip(COLUMNS, (run, self.steps, layer, quantity, *self.values.T), strict=True))
 
 
-def frame(runs: Sequence["Run"], library: str | None = None) -> Any:
-    """Return runs as one data frame of pandas or polars, whichever is installed, or of the given `library`.
+def frame(runs: Sequence["Run"]) -> Any:
+    """Return runs as one data frame of pandas, or of polars if pandas is not installed.
 
     The columns are run (the name of its folder), step, layer, quantity, and one for each statistic over the layer's
     vectors: mean, rms, quantiles, min and max. A quantity per layer, such as a prediction, is one number, the same in
     all of them. Logged scalars, such as the loss, have an empty layer and only a mean.
     """
-    chosen = _library(library)
+    library = next(filter(None, map(_imported, LIBRARIES)), None)
+    if library is None:
+        raise ValueError(f"frame needs {' or '.join(LIBRARIES)}, which is not installed: pip install {LIBRARIES[0]}")
     blocks = [block.columns for block in _blocks(runs)]
     columns: dict[str, Any] = dict.fromkeys(COLUMNS, ())
     if blocks:
         columns = {name: np.concatenate([block[name] for block in blocks]) for name in COLUMNS}
-    return import_module(chosen).DataFrame(columns)
+    return library.DataFrame(columns)
 
 
-def _library(library: str | None) -> str:
-    wanted = LIBRARIES if library is None else (one_of("library", library, LIBRARIES),)
-    for name in wanted:
-        if _is_installed(name):
-            return name
-    raise ValueError(f"frame needs {' or '.join(wanted)}, which is not installed: pip install {wanted[0]}")
-
-
-def _is_installed(name: str) -> bool:
+def _imported(name: str) -> Any:
+    """Return a module, or None if it is not installed."""
     try:
-        return find_spec(name) is not None
-    except ValueError:  # a module without a spec, such as a stub in sys.modules
-        return False
+        return import_module(name)
+    except ImportError:
+        return None
 
 
 def export(runs: Sequence["Run"], path: str | os.PathLike[str]) -> None:
-    """Write runs as the table of `frame` to a .csv, .json or .parquet file. A .json file is a list of rows."""
-    formats = {".csv": _write_csv, ".json": _write_json, ".parquet": _write_parquet}
+    """Write runs as the table of `frame` to a .csv or .parquet file."""
+    formats = {".csv": _write_csv, ".parquet": _write_parquet}
     suffix = Path(path).suffix
     if suffix not in formats:
-        raise ValueError(f"{path} ends in {suffix!r}: end it in .csv, .json or .parquet to choose the format")
-    if suffix == ".parquet" and not any(map(_is_installed, ("pyarrow", "polars"))):
+        raise ValueError(f"{path} ends in {suffix!r}: end it in .csv or .parquet to choose the format")
+    if suffix == ".parquet" and _imported("pyarrow") is None:
         raise ValueError(f"{path} needs pyarrow, which is not installed: pip install pyarrow, or export to .csv")
     check_output(path, [run.path for run in runs])
     with replacing(path) as partial:
@@ -107,41 +99,19 @@ def _measured(run: "Run", label: str, layer: str, quantity: str) -> Iterator[Blo
         yield Block(label, layer, quantity, run.steps[there], block[there])
 
 
-def _rows(runs: Sequence["Run"]) -> Iterator[list[Any]]:
-    """Yield the rows as plain values, without NaN. Nine digits restore a float32 exactly, 17 a float64."""
-    for run, layer, quantity, steps, block in _blocks(runs):
-        digits = 9 if layer else 17
-        for step, numbers in zip(steps.tolist(), block.tolist(), strict=True):
-            values = [None if x != x else float(f"{x:.{digits}g}") for x in numbers]
-            yield [run, step, layer, quantity, *values]
-
-
 def _write_csv(runs: Sequence["Run"], path: Path) -> None:
     with open(path, "w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
         writer.writerow(COLUMNS)
-        writer.writerows(_rows(runs))
-
-
-def _write_json(runs: Sequence["Run"], path: Path) -> None:
-    with open(path, "w", encoding="utf-8") as file:
-        start = "[\n"
-        for row in _rows(runs):
-            # JSON has no infinity.
-            values = (None if value in (np.inf, -np.inf) else value for value in row)
-            file.write(start + json.dumps(dict(zip(COLUMNS, values, strict=True)), ensure_ascii=False))
-            start = ",\n"
-        file.write("[]\n" if start == "[\n" else "\n]\n")
+        for run, layer, quantity, steps, block in _blocks(runs):
+            # Nine digits restore a float32 exactly, 17 a float64.
+            digits = 9 if layer else 17
+            for step, numbers in zip(steps.tolist(), block.tolist(), strict=True):
+                values = [None if x != x else float(f"{x:.{digits}g}") for x in numbers]
+                writer.writerow([run, step, layer, quantity, *values])
 
 
 def _write_parquet(runs: Sequence["Run"], path: Path) -> None:
-    if _is_installed("pyarrow"):
-        _write_arrow(runs, path)
-    else:
-        frame(runs, "polars").write_parquet(path)
-
-
-def _write_arrow(runs: Sequence["Run"], path: Path) -> None:
     arrow: Any = import_module("pyarrow")
     parquet: Any = import_module("pyarrow.parquet")
     kinds = (arrow.string(), arrow.int64(), arrow.string(), arrow.string(), *[arrow.float64()] * len(STATISTICS))

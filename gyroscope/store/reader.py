@@ -235,7 +235,7 @@ class Run:
         with self.thinned(ENOUGH) as run:
             return diagnose(run)
 
-    def frame(self, library: str | None = None) -> Any:
+    def frame(self) -> Any:
         """Return the run as a data frame with a row per step, layer and quantity (see `store.frame`).
 
         It needs pandas or polars, which are not installed with Gyroscope: `pip install pandas`.
@@ -243,10 +243,10 @@ class Run:
         frame = run.frame()
         frame[frame.quantity == "angular_update"].pivot(index="step", columns="layer", values="mean").plot()
         """
-        return frame([self], library)
+        return frame([self])
 
     def export(self, path: str | os.PathLike[str]) -> None:
-        """Write the table of `frame` as .csv, .json or .parquet."""
+        """Write the table of `frame` as .csv or .parquet."""
         export([self], path)
 
     def close(self) -> None:
