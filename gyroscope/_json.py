@@ -1,18 +1,19 @@
-"""The JSON encoder of runs, plans, pages and results. It encodes any value and never raises.
+"""JSON of runs, plans, pages and results. Any value becomes one that Python's encoder takes, and nothing raises.
 
 - A number that is not finite becomes null, or with `keep_non_finite` NaN, Infinity or -Infinity.
 - NumPy's arrays and numbers, dataclasses, mappings, sequences and paths become what JSON has for them.
 - An integer of more than 1,024 bits becomes a description, because most programs cannot read it.
 - A lone surrogate, which Python allows in file names and UTF-8 does not, becomes its escape.
+- A control character stays, but is written as an escape that no terminal obeys.
 - Everything else, and whatever is nested too deep, becomes its repr, cut to 2,000 characters.
 """
 
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import fields, is_dataclass
 from pathlib import PurePath
-from typing import Any, final
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -37,8 +38,10 @@ def dumps(value: Any, *, array_digits: int | None = None, keep_non_finite: bool 
     >>> dumps({"lr": np.float32(0.5), "decay": float("inf"), "type": int}, keep_non_finite=True)
     '{"lr": 0.5, "decay": Infinity, "type": "<class \\'int\\'>"}'
     """
-    comma = "," if compact else ", "
-    return _Encoder(array_digits, keep_non_finite, comma, ":" if compact else ": ").text(value, 0)
+    separators = (",", ":") if compact else None
+    text = json.dumps(plain(value, array_digits, keep_non_finite), ensure_ascii=False, separators=separators)
+    # Only strings contain control characters, and of them json escapes those of ASCII alone.
+    return CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def clean_text(text: str) -> str:
@@ -50,78 +53,61 @@ def clean_text(text: str) -> str:
     return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
-@final
-@dataclass(frozen=True)
-class _Encoder:
-    array_digits: int | None
-    keep_non_finite: bool
-    comma: str
-    colon: str
-
-    def text(self, value: Any, depth: int) -> str:
-        if isinstance(value, np.generic):
-            value = value.item()
-        if value is None or isinstance(value, bool):
-            return json.dumps(value)
-        if isinstance(value, int):
-            return _integer(value)
-        if isinstance(value, float):
-            # float(), because the repr of a subclass may not be JSON.
-            return json.dumps(float(value)) if self.keep_non_finite or math.isfinite(value) else "null"
-        if isinstance(value, str | PurePath):
-            return _string(str(value))
-        # Only containers are cut off, because numbers and text are cheap.
-        if depth < DEEPEST:
-            if isinstance(value, np.ndarray):
-                return self._array(value, depth)
-            if is_dataclass(value) and not isinstance(value, type):
-                return self._object({field.name: getattr(value, field.name) for field in fields(value)}, depth)
-            if isinstance(value, Mapping):
-                return self._object(value, depth)
-            if isinstance(value, Sequence) and not isinstance(value, bytes | bytearray | memoryview):
-                return f"[{self.comma.join([self.text(item, depth + 1) for item in value])}]"
-        return _string(_repr(value))
-
-    def _object(self, value: Mapping[Any, Any], depth: int) -> str:
-        try:
-            items = list(value.items())
-        except Exception:  # the user's own mapping may raise anything
-            return _string(f"<{type(value).__name__}>")
-        members = [f"{_string(_key(key))}{self.colon}{self.text(item, depth + 1)}" for key, item in items]
-        return f"{{{self.comma.join(members)}}}"
-
-    def _array(self, array: npt.NDArray[Any], depth: int) -> str:
-        if array.ndim == 0 or array.dtype.kind not in "iubf":
-            return self.text(array.tolist(), depth + 1)
-        if array.ndim > 1:
-            return f"[{self.comma.join([self._array(row, depth) for row in array])}]"
-        if array.dtype.kind != "f":
-            return json.dumps(array.tolist(), separators=(self.comma, self.colon))
-        # One format string for the whole array, because a call for each of a page's million numbers takes seconds.
-        number = "%r" if self.array_digits is None else f"%.{self.array_digits}g"
-        text = self.comma.join([number] * len(array)) % tuple(array.tolist())
-        if not np.isfinite(array).all():
-            names = ("-Infinity", "Infinity", "NaN") if self.keep_non_finite else ("null",) * 3
-            # "-inf" before "inf", because "inf" is part of it. The replacements contain neither in lower case.
-            for old, new in zip(("-inf", "inf", "nan"), names, strict=True):
-                text = text.replace(old, new)
-        return f"[{text}]"
+def plain(value: Any, array_digits: int | None = None, keep_non_finite: bool = False, depth: int = 0) -> Any:
+    """Return a value made of what JSON has: dictionaries, lists, text, numbers, booleans and None."""
+    if isinstance(value, np.generic):
+        value = value.item()
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, int):
+        bits = int(value).bit_length()
+        return int(value) if bits <= LARGEST_INT_BITS else f"<integer of {bits:,} bits>"
+    if isinstance(value, float):
+        return float(value) if keep_non_finite or math.isfinite(value) else None
+    if isinstance(value, str | PurePath):
+        return clean_text(str(value))
+    # Only containers are cut off, because numbers and text are cheap.
+    if depth < DEEPEST:
+        options = (array_digits, keep_non_finite, depth + 1)
+        if isinstance(value, np.ndarray):
+            # Numbers are converted together, because a page has a million.
+            if value.dtype.kind == "f":
+                return _floats(value, array_digits, keep_non_finite)
+            return value.tolist() if value.dtype.kind in "iub" else plain(value.tolist(), *options)
+        if is_dataclass(value) and not isinstance(value, type):
+            value = {field.name: getattr(value, field.name) for field in fields(value)}
+        if isinstance(value, Mapping):
+            try:
+                items = list(value.items())
+            except Exception:  # the user's own mapping may raise anything
+                return f"<{type(value).__name__}>"
+            return {_key(key): plain(item, *options) for key, item in items}
+        if isinstance(value, Sequence) and not isinstance(value, bytes | bytearray | memoryview):
+            return [plain(item, *options) for item in value]
+    return clean_text(_repr(value))
 
 
-def _string(text: str) -> str:
-    # JSON itself escapes only the control characters of ASCII.
-    return CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", json.dumps(clean_text(text), ensure_ascii=False))
-
-
-def _integer(value: int) -> str:
-    bits = int(value).bit_length()
-    return json.dumps(int(value)) if bits <= LARGEST_INT_BITS else _string(f"<integer of {bits:,} bits>")
+def _floats(array: npt.NDArray[Any], digits: int | None, keep_non_finite: bool) -> Any:
+    """Return an array of floats as nested lists."""
+    numbers = array.astype(np.float64)
+    if digits is not None:
+        with np.errstate(all="ignore"):
+            places = digits - 1 - np.floor(np.log10(np.abs(numbers)))
+            # A power of ten is exact only if its exponent is positive, so numbers are multiplied or divided by it.
+            power = 10.0 ** np.minimum(np.abs(places), 300)
+            rounded = np.where(places > 0, np.rint(numbers * power) / power, np.rint(numbers / power) * power)
+        numbers = np.where(np.isfinite(places), rounded, numbers)
+    if keep_non_finite or np.isfinite(numbers).all():
+        return numbers.tolist()
+    values = numbers.astype(object)
+    values[~np.isfinite(numbers)] = None
+    return values.tolist()
 
 
 def _key(key: Any) -> str:
     if isinstance(key, np.generic):
         key = key.item()
-    return str(key) if isinstance(key, str | PurePath) else _repr(key)
+    return clean_text(str(key) if isinstance(key, str | PurePath) else _repr(key))
 
 
 def _repr(value: Any) -> str:
