@@ -229,7 +229,6 @@ def autopsy(
     weight_decay: WeightDecay = None,
     betas: Betas = None,
     momentum: Momentum = None,
-    batch_size: Annotated[float | None, numeric("examples of one step, for the noise scale")] = None,
     model_order: Annotated[
         Path | None, typer.Option(help="file with parameter names in order, with a blank line between groups")
     ] = None,
@@ -251,7 +250,6 @@ def autopsy(
             weight_decay=weight_decay,
             betas=None if betas is None else pair(betas),
             momentum=momentum,
-            batch_size=batch_size,
             model=None if model_order is None else parameter_names(model_order),
             progress=progress,
         )

@@ -5,7 +5,7 @@ from math import isfinite
 
 from gyroscope.advice.findings import Diagnosis
 from gyroscope.advice.judged_layers import Layers
-from gyroscope.advice.judgements import equilibrium, gradient_signal, imbalance
+from gyroscope.advice.judgements import equilibrium, imbalance
 from gyroscope.advice.judgements import unknown as not_known
 from gyroscope.advice.judgements.as_predicted import last_step_as_predicted
 from gyroscope.advice.judgements.checkpoint_drift import drift
@@ -21,19 +21,17 @@ def checkpoint_findings(
     layers: Sequence[CheckpointView],
     *,
     step: int | None = None,
-    batch_size: float | None = None,
     notes: Sequence[str] = (),
     missing: Mapping[str, str] | None = None,
     drifts: Sequence[DriftView] = (),
 ) -> Diagnosis:
     """Return the findings on a checkpoint, worst first.
 
-    layers      all layers. Embeddings are not judged
-    step        steps that were taken, if known
-    batch_size  examples of one step, for the noise scale
-    notes       what was assumed, as sentences without a full stop
-    missing     layers that lack something, and why
-    drifts      how layers moved since the previous checkpoint, if there is one
+    layers   all layers. Embeddings are not judged
+    step     steps that were taken, if known
+    notes    what was assumed, as sentences without a full stop
+    missing  layers that lack something, and why
+    drifts   how layers moved since the previous checkpoint, if there is one
     """
     every = Layers(layers)
     judged = every.where(lambda view: not view.is_embedding)
@@ -46,12 +44,9 @@ def checkpoint_findings(
         *fast_last_step(finite),
         *imbalance.layer_imbalance(finite, [(view, view.rotation_ratio) for view in finite]),
         *imbalance.neuron_imbalance(finite),
-        *gradient_signal.scale_sensitive_at_last(finite),
         *equilibrium.without_decay(finite),
         *equilibrium.short_checkpoint(finite, step),
         *equilibrium.norm_off_prediction(finite, step),
-        *gradient_signal.aligned_updates(finite),
-        *gradient_signal.gradient_signal(finite, batch_size),
         *not_known.assumptions(notes),
         *not_known.missing_input(missing or {}, every.among),
         *not_known.estimates(every),

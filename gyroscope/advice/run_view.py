@@ -60,17 +60,6 @@ class RunView(LayerHistory):
         """Measured over predicted rotation at the end of the run, as root mean squares."""
         return sqrt(self._late_mean(finite_ratio(self.rms_angle, self.reference_angle) ** 2))
 
-    @cached_property
-    def late_norm_ratio(self) -> float:
-        """Norm over its prediction at the end of the run."""
-        return self._late_mean(self.norm_ratio)
-
-    @cached_property
-    def update_ratio(self) -> float:
-        """Length of Adam's updates at the end of the run over that of noise, sqrt(s). NaN for other optimizers."""
-        is_adam = self.rule is not None and self.rule.adam_betas is not None
-        return sqrt(max(self._late_mean(self.series("alignment")), 0.0)) if is_adam else nan
-
     def _late_mean(self, values: Array) -> float:
         known = values[self.late & np.isfinite(values)]
         return float(known.mean()) if known.size else nan

@@ -35,11 +35,6 @@ MAX_STOPPED_ROTATION = 0.01
 # A rotational optimizer misses its angle if measured over target rotation, or its inverse, is above this. After a start
 # without warmup, its average of update lengths keeps the ratio at 0.8 for the first hundred steps.
 MAX_MISSED_ANGLE = 1.25
-# Queries and keys jump if rotation is this many times the usual. Chance does not double it in most blocks at once.
-MAX_ATTENTION_JUMP = 2.0
-# The same over the jump of the other layers. At a destructive learning rate all layers may jump at once, for example
-# 2.3 and 1.9 times in one of twelve trainings.
-MIN_ATTENTION_ALONE = 1.5
 # Initial norm over that of equilibrium below which a rotational optimizer should start at equilibrium: GPT-2's 0.02
 # gives 0.3 in a small GPT, and 1/sqrt(fan_in) gives 0.7. At 0.02 a GPT and a ViT ended lower with a gain and that start
 # than AdamW. At 1/sqrt(fan_in) the GPT did and the ViT did not (beyond/recipe_gpt, beyond/recipe_vit).
@@ -135,13 +130,6 @@ LOSS_PARTS = 8
 # Standard errors by which the logarithms of the two must differ. None of 52,000 stationary runs reached it: 200 to
 # 5,000 losses, log-normal with σ up to 1, normal, with heavy tails, or correlated over up to a twentieth of the run.
 LOSS_RISE_ERRORS = 8.5
-
-# s, the mean square of Adam's updates over that of noise, is reported above this. It is a doubled first moment, which
-# was seen before loss spikes of large runs.
-MAX_ALIGNMENT = 4.0
-# κ² below which an estimate from one checkpoint is not shown. Noise alone scatters it by q·sqrt(2/n). Far fewer entries
-# of a layer are independent than it has, and 0.01 is two standard errors of two hundred at β1 = 0.9.
-MIN_SIGNAL_RATIO = 0.01
 
 # Within this many standard errors only the error of a value is shown, because the value may be 0.
 MIN_SHOWN_STANDARD_ERRORS = 2.0

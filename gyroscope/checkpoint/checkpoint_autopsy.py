@@ -35,7 +35,6 @@ CHECKS: Mapping[str, Callable[[str, Any], None]] = {
     "weight_decay": check_non_negative,
     "betas": lambda _, betas: check_betas(betas),
     "momentum": check_fraction,
-    "batch_size": check_positive,
 }
 
 
@@ -50,7 +49,6 @@ class Autopsy(Rendered):
     drifts      of the layers since the first file, if there are several
     notes       assumptions, as sentences without a full stop
     missing     reasons why something is unknown, by layer
-    batch_size  examples of one step, if given
     """
 
     name: str
@@ -59,7 +57,6 @@ class Autopsy(Rendered):
     drifts: tuple[LayerDrift, ...] = ()
     notes: tuple[str, ...] = ()
     missing: Mapping[str, str] | None = None
-    batch_size: float | None = None
 
     @cached_property
     def findings(self) -> Diagnosis:
@@ -67,7 +64,6 @@ class Autopsy(Rendered):
         return checkpoint_findings(
             list(self.layers.values()),
             step=self.step,
-            batch_size=self.batch_size,
             notes=self.notes,
             missing=self.missing,
             drifts=self.drifts,
@@ -93,7 +89,6 @@ def autopsy(
     weight_decay: float | None = None,
     betas: tuple[float, float] | None = None,
     momentum: float | None = None,
-    batch_size: float | None = None,
     model: Model | None = None,
     rules: Rules | None = None,
     progress: Callable[[int, int], None] | None = None,
@@ -116,7 +111,6 @@ def autopsy(
         weight_decay: as in torch, if the file lacks it.
         betas: the same for Adam's and Lion's averages.
         momentum: the same for SGD and Muon.
-        batch_size: examples of one step, for the noise scale.
         model: the module, or the names of its parameters in order, if the file does not keep the optimizer's order. Or
             the names of the parameters in each of the optimizer's groups.
         rules: the theory rule of your own optimizer, {SignMomentum: function of the group}. A file does not name its
@@ -128,7 +122,7 @@ def autopsy(
         raise ValueError("no checkpoint: name a file, a folder or a dictionary of state dicts")
     own = None if optimizer in NAMES else own_rule(optimizer, rules)
     settings = {"weight_decay": weight_decay, "betas": betas, "momentum": momentum}
-    for option, value in {"lr": lr, **settings, "batch_size": batch_size}.items():
+    for option, value in {"lr": lr, **settings}.items():
         if value is not None:
             CHECKS[option](option, value)
     known = {option: value for option, value in settings.items() if value is not None}
@@ -147,7 +141,7 @@ def autopsy(
             before = group_steps(opened[0], replace(asked, lr=None))
             moved = drifts(opened[0], last, layers, [before, groups])
     notes = rate_notes(groups)
-    return Autopsy(name, layers, last.step, moved, notes, _missing(layers, last, groups), batch_size)
+    return Autopsy(name, layers, last.step, moved, notes, _missing(layers, last, groups))
 
 
 def own_rule(optimizer: str | None, rules: Rules | None) -> GroupRuleFunction | None:

@@ -52,10 +52,8 @@ class CheckpointLayer:
     timescale              one memory: steps after which a direction is forgotten, in equilibrium at the peak
     run_length             Σ lr·weight decay over the run so far, in memories
     run_length_known       whether that follows the file's schedule. Otherwise a linear or cosine schedule is assumed
-    signal_ratio           |signal|²/E|noise|² of a batch's gradient
     alignment              s: mean square of updates over that of noise
     lambda_u, lambda_u_error   weight decay that a radial gradient amounts to, and its standard error
-    explained_share        share of the momentum's push along the weight that gradients orthogonal to it explain
     dead                   vectors without any gradient so far, according to the state
     non_finite             vectors with a weight or an optimizer state that is not finite
     sets_imbalance         whether the optimizer was set to rotate neurons at different speeds
@@ -78,11 +76,9 @@ class CheckpointLayer:
     timescale: float = NAN
     run_length: float = NAN
     run_length_known: bool = False
-    signal_ratio: float = NAN
     alignment: float = NAN
     lambda_u: float = NAN
     lambda_u_error: float = NAN
-    explained_share: float = NAN
     dead: int = 0
     non_finite: int = 0
     sets_imbalance: bool = False

@@ -8,7 +8,7 @@ import numpy as np
 from gyroscope.checkpoint.checkpoint_layer import NAN, CheckpointLayer, mean_known
 from gyroscope.checkpoint.files.formats import ParameterState
 from gyroscope.checkpoint.last_step.group_step import GroupStep
-from gyroscope.checkpoint.last_step.inverse_step import StepSums, VectorMeasurement, radial_decay, tangent_share
+from gyroscope.checkpoint.last_step.inverse_step import StepSums, VectorMeasurement, radial_decay
 from gyroscope.model.measured import WatchedLayer
 from gyroscope.theory import UpdateRule, signal
 from gyroscope.theory.law import safe_divide
@@ -52,7 +52,7 @@ def layer_numbers(
 
 
 def _signal(parameter: ParameterState, measured: VectorMeasurement, group: GroupStep) -> dict[str, Any]:
-    """Return κ² and s of the layer, and the number of vectors without a gradient."""
+    """Return s of the layer, and the number of vectors without a gradient."""
     if group.update.adam_betas is None or not np.isfinite(measured.moments[0]).any():
         return {"dead": int(np.count_nonzero(measured.sums.uu == 0))}
     beta1 = group.update.adam_betas[0]
@@ -61,7 +61,6 @@ def _signal(parameter: ParameterState, measured: VectorMeasurement, group: Group
     if not second > 0:
         return {"dead": dead}
     return {
-        "signal_ratio": signal.signal_ratio(first, second, beta1, parameter.step),
         "alignment": signal.alignment(first, second, beta1, parameter.step),
         "dead": dead,
     }
@@ -134,5 +133,4 @@ def _step(group: GroupStep, measured: VectorMeasurement) -> dict[str, Any]:
         entries = len(measured.sums.ww) * measured.fan_in
         settings = (entries, lr, decay, group.rule.weight_decay, group.rule.momentum_factor)
         values["lambda_u"], values["lambda_u_error"] = radial_decay(total, *settings)
-        values["explained_share"] = tangent_share(total, *settings)
     return values

@@ -180,9 +180,8 @@ class VectorSums:
         first = np.float64(keep**2 * mm + 2 * keep * share * gm + share**2 * gg)
         second = share**2 * self.bb[part].sum()
         ratio = float(signal.signal_ratio(first, second, keep))
-        scale = float(signal.noise_scale(ratio, 1.0)) if ratio > 0 else NAN
         alignment = float(signal.alignment(first, second, keep))
-        return {"signal_ratio": ratio, "noise_scale": scale, "alignment": alignment}
+        return {"signal_ratio": ratio, "alignment": alignment}
 
 
 def _momentum_before(

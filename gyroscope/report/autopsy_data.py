@@ -9,7 +9,7 @@ from gyroscope._json import dumps
 from gyroscope.advice.findings import Diagnosis
 from gyroscope.advice.layer_view import CheckpointView, DriftView
 from gyroscope.advice.phrases import rule_text
-from gyroscope.advice.thresholds import MIN_SHOWN_STANDARD_ERRORS, MIN_SIGNAL_RATIO
+from gyroscope.advice.thresholds import MIN_SHOWN_STANDARD_ERRORS
 from gyroscope.report.layer_table import UNKNOWN, Column, LayerTable, known, layer_table
 from gyroscope.theory.law import safe_divide
 
@@ -17,7 +17,7 @@ from gyroscope.theory.law import safe_divide
 LEGEND = (
     "rotation: of the last step in radians (~ is an estimate), and divided by that of equilibrium. "
     "norm: after the step, and divided by that of equilibrium. spread: of the neurons' rotation over that of noise. "
-    "κ²: signal over noise in one batch. s: mean square of updates over that of noise. "
+    "s: mean square of updates over that of noise. "
     "λ_u/λ: radial gradient over weight decay (± if it may be 0). dead: vectors without a gradient."
 )
 # Added to a rule whose angle a rotational optimizer uses.
@@ -63,12 +63,6 @@ def _rotation(layer: CheckpointView, digits: int) -> str:
     return estimate + known(layer.rotation, digits)
 
 
-def _signal(layer: CheckpointView, _: int) -> str:
-    # An estimate below the threshold is noise, and would be mistaken for a number.
-    is_scatter = layer.signal_ratio < MIN_SIGNAL_RATIO
-    return f"< {MIN_SIGNAL_RATIO:g}" if is_scatter else known(layer.signal_ratio, 2)
-
-
 def _over_decay(layer: CheckpointView, value: float) -> float:
     return float(safe_divide(value, layer.rule.weight_decay)) if layer.rule is not None else nan
 
@@ -93,7 +87,6 @@ COLUMNS = (
     Column("norm", lambda layer: layer.norm),
     Column("÷ equi-\nlibrium", lambda layer: layer.norm_ratio),
     Column("spread", lambda layer: layer.spread),
-    Column("κ²", lambda layer: layer.signal_ratio, _signal),
     Column("s", lambda layer: layer.alignment),
     Column("λ_u/λ", lambda layer: _over_decay(layer, layer.lambda_u), _lambda),
     Column("dead", lambda layer: layer.dead or nan, is_step=True),

@@ -35,20 +35,10 @@ def signal_ratio(first: Number, second: Number, beta1: Number, step: Number | No
     return (first - q * second) / (second - first)
 
 
-def noise_scale(signal_ratio: Number, batch_size: Number) -> Number:
-    """Return the batch size at which signal and noise are equal, B/κ² = tr Σ/|G|²     (McCandlish et al. 2018, 2.9).
-
-    >>> noise_scale(signal_ratio=0.25, batch_size=64)
-    256.0
-    """
-    return batch_size / signal_ratio
-
-
 def alignment(first: Number, second: Number, beta1: Number, step: Number | None = None) -> Number:
     """Return s = (M/V)/q, the mean square of Adam's update over that of pure noise.
 
-    1 means pure noise, (1+β1)/(1-β1) gradients that all agree, and below 1 gradients that cancel each other. A doubling
-    of m with v unchanged, reported before loss spikes of large runs, is s = 4.
+    1 means pure noise, (1+β1)/(1-β1) gradients that all agree, and below 1 gradients that cancel each other.
 
     >>> f"{alignment(first=1.0, second=1.0, beta1=0.9):.1f}"
     '19.0'

@@ -19,23 +19,6 @@ def late(value):
     return np.where(SAMPLES < 80, 1.0, value)
 
 
-def test_updates_that_shrank_are_the_cause_and_the_norm_only_its_part():
-    """s = 0.015 explains a factor of 8.2, and the norm 2.8 of the 23 in all."""
-    run = record(speed=late(1 / 23), norm=late(2.8), alignment=late(0.015))
-    found = only(diagnose(run), "small_updates")
-    assert found.evidence["update_factor"] == pytest.approx(8.16, rel=0.01)
-    assert found.evidence["norm_factor"] == pytest.approx(2.8, rel=0.01)
-    assert "mostly because gradients fell faster than the second moment forgets" in found.sentence
-    assert "8.2 times shorter than those of noise (s = 0.015)" in found.sentence
-    assert "The norm is 2.8 times its prediction" in found.sentence
-
-
-def test_a_slow_end_with_updates_of_noise_has_another_cause():
-    assert "small_updates" not in diagnose(record(speed=late(0.3), norm=late(3.3), alignment=np.ones(100))).kinds
-    assert "small_updates" not in diagnose(record(speed=late(0.3), norm=late(3.3))).kinds
-    assert "small_updates" not in diagnose(record(alignment=late(0.015))).kinds
-
-
 def test_a_layer_that_stops_moving_is_named_with_its_step():
     run = record()
     run.data["b"]["angular_update"] *= late(1e-3)[:, None]
@@ -43,40 +26,6 @@ def test_a_layer_that_stops_moving_is_named_with_its_step():
     assert (found.layers, found.evidence["step"]) == (("b",), 800)
     assert found.sentence.startswith("b stopped moving at step 800")
     assert "stopped" not in diagnose(record(lr=lambda t: 1e-2 * (1 - t / 1000))).kinds
-
-
-def transformer(blocks=6):
-    kinds = ("attn.q_proj", "attn.k_proj", "attn.v_proj", "mlp.up")
-    return record([f"layers.{block}.{kind}.weight" for block in range(blocks) for kind in kinds])
-
-
-def jump(run, words, blocks, factor=5.0):
-    for name, series in run.data.items():
-        if any(word in name for word in words) and int(name.split(".")[1]) < blocks:
-            series["angular_update"][40] *= factor
-    return [finding for finding in diagnose(run) if finding.kind == "attention_jump"]
-
-
-def test_queries_and_keys_that_jump_together_in_most_blocks_are_named():
-    (found,) = jump(transformer(), ("q_proj", "k_proj"), blocks=4)
-    assert found.evidence["step"] == 400
-    assert found.evidence["ratio"] == pytest.approx(5, rel=0.05)
-    assert "Queries and keys of 4 of 6 blocks jumped together at step 400" in found.sentence
-    assert len(found.layers) == 8
-
-
-def test_the_parts_of_a_fused_weight_are_queries_and_keys_too():
-    kinds = ("c_attn.weight[q]", "c_attn.weight[k]", "c_attn.weight[v]", "c_proj.weight")
-    run = record([f"h.{block}.attn.{kind}" for block in range(6) for kind in kinds])
-    (found,) = jump(run, ("[q]", "[k]"), blocks=6)
-    assert "Queries and keys of 6 of 6 blocks jumped together" in found.sentence
-
-
-@pytest.mark.parametrize(
-    ("words", "blocks"), [(("q_proj", "k_proj"), 3), (("q_proj",), 6), (("proj", "mlp"), 6), ((), 6)]
-)
-def test_a_jump_of_few_blocks_of_one_of_them_or_of_all_layers_is_not_this(words, blocks):
-    assert jump(transformer(), words, blocks) == []
 
 
 def rotational(speed, **options):
@@ -106,11 +55,6 @@ def test_a_gradient_along_the_weights_does_not_explain_an_angle_that_the_optimiz
     assert "scale_sensitive" not in diagnosis.kinds
     assert only(diagnosis, "missed_angle").layers == ("b",)
     assert diagnosis.summary[0] == "Your run misses the rotation that its optimizer sets in 1 of 3 layers."
-
-
-def test_a_small_norm_does_not_explain_a_slow_end():
-    found = only(diagnose(record(speed=late(0.2), norm=late(0.5), alignment=late(0.01))), "small_updates")
-    assert "which alone would rotate it 2 times as fast" in found.sentence
 
 
 def test_an_imbalance_is_explained_by_angle_factors_only_if_they_were_set():

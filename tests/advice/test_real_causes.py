@@ -1,6 +1,5 @@
 """The findings on causes, each in a short training that shows it: no record is made by hand."""
 
-import pytest
 import torch
 from torch import nn
 from torch.nn.functional import cross_entropy, scaled_dot_product_attention
@@ -101,17 +100,3 @@ def test_a_rotational_optimizer_misses_its_angle_while_gradients_shrink(tmp_path
         ratios[average] = found[0].evidence["slowest"] if found else 1.0
     assert ratios["plain"] < 0.4
     assert ratios["noise"] > 2 * ratios["plain"]
-
-
-@pytest.mark.slow
-def test_queries_and_keys_jump_together_at_a_destructive_learning_rate_alone(tmp_path):
-    kinds = {}
-    for lr in (3e-2, 1e-3):
-        kinds[lr] = []
-        for seed in range(4):
-            torch.manual_seed(seed)
-            model = transformer()
-            optimizer = torch.optim.AdamW(gyro.param_groups(model, weight_decay=0.1), lr=lr)
-            kinds[lr] += train(model, optimizer, tmp_path / f"{lr} {seed}", 60).kinds
-    assert "attention_jump" in kinds[3e-2]
-    assert "attention_jump" not in kinds[1e-3]

@@ -18,19 +18,18 @@ from tests.walk import adamw
 LR, DECAY = 2e-3, 5.0
 
 
-def settled(steps: int = 1500, seed: int = 0, kappa2: float = 0.0, rate: float = LR) -> dict:
-    """State dicts of two matrices that AdamW has brought to equilibrium under tangent noise, and a signal."""
+def settled(steps: int = 1500, seed: int = 0) -> dict:
+    """State dicts of two matrices that AdamW has brought to equilibrium under tangent noise."""
     model, states = {}, {}
     step = adamw(DECAY)
     for number, shape in enumerate([(64, 128), (96, 64)]):
         rng = np.random.default_rng((seed, number))
         w = rng.standard_normal(shape) * (LR / (2 * DECAY)) ** 0.5
-        direction = rng.standard_normal(shape)
         state: dict = {}
         for t in range(1, steps + 1):
-            g = rng.standard_normal(shape) + kappa2**0.5 * direction
+            g = rng.standard_normal(shape)
             g -= w * ((g * w).sum(1) / (w * w).sum(1))[:, None]
-            w = step(w, g / np.linalg.norm(w, axis=1, keepdims=True), state, rate, t)
+            w = step(w, g / np.linalg.norm(w, axis=1, keepdims=True), state, LR, t)
         model[f"{number}.weight"] = torch.tensor(w)
         moments = {"exp_avg": torch.tensor(state["m"]), "exp_avg_sq": torch.tensor(state["v"])}
         states[number] = {"step": torch.tensor(float(steps)), **moments}
@@ -50,27 +49,16 @@ def test_layers_in_equilibrium_are_as_predicted_in_every_number(equilibrium):
         assert layer.norm_ratio == pytest.approx(1.0, rel=0.05)
         assert layer.spread == pytest.approx(1.0, rel=0.2)
         assert layer.alignment == pytest.approx(1.0, rel=0.1)
-        assert abs(layer.signal_ratio) < 0.01
         assert abs(layer.lambda_u) < 4 * layer.lambda_u_error
-        assert layer.explained_share == pytest.approx(1.0, rel=0.15)
     assert [finding.severity for finding in autopsy.findings if finding.kind == "well"] == ["good"]
     assert "2 of 2 layers rotated as predicted" in str(autopsy)
 
 
-def test_a_planted_signal_is_reported_with_its_noise_scale():
-    autopsy = gyro.autopsy(settled(steps=150, kappa2=0.5, rate=0.0), batch_size=32)
-    assert autopsy.layers["0.weight"].signal_ratio == pytest.approx(0.5, rel=0.15)
-    text = str(autopsy)
-    assert "The signal-to-noise ratio of one batch (κ²) is" in text
-    assert "noise scale" in text
-
-
-def test_gradients_that_agree_raise_the_alarm(equilibrium):
+def test_gradients_that_agree_rotate_their_layer_faster(equilibrium):
     state = deepcopy(equilibrium)
     state["optimizer"]["state"][1]["exp_avg"] *= 3
     findings = {finding.kind: finding for finding in gyro.autopsy(state).findings}
-    assert findings["aligned_updates"].layers == ("1.weight",)
-    assert findings["aligned_updates"].evidence["alignment"] == pytest.approx(9, rel=0.1)
+    assert gyro.autopsy(state).layers["1.weight"].alignment == pytest.approx(9, rel=0.1)
     assert findings["over_rotation"].layers == ("1.weight",)
     assert findings["layer_imbalance"].layers == ("1.weight", "0.weight")
 

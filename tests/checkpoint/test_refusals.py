@@ -379,7 +379,6 @@ def test_an_adam_without_its_kind_of_decay_is_asked_for_by_name(capsys, tmp_path
         ({"optimizer": "adagrad"}, "optimizer='adagrad' is unknown"),
         ({"lr": -1.0}, "lr=-1.0"),
         ({"betas": (0.9,)}, "betas="),
-        ({"batch_size": 0}, "batch_size=0"),
     ],
 )
 def test_bad_settings_are_quoted(settings, message):

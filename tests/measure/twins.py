@@ -257,10 +257,6 @@ def signal_ratio(layer):
     return (first - q * second) / (second - first) if layer[0].t > 1 else math.nan
 
 
-def noise_scale(layer):
-    return 1 / signal_ratio(layer) if signal_ratio(layer) > 0 else math.nan
-
-
 def alignment(layer):
     x = layer[0]
     if x.kind == "SGD" and not x.group["nesterov"]:

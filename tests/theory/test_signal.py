@@ -14,7 +14,7 @@ def test_the_first_step_of_adam_has_the_whole_mean_square():
 
 
 @pytest.mark.slow
-def test_the_noise_scale_is_that_of_two_batch_sizes_on_digits_within_10_percent():
+def test_the_signal_ratio_is_that_of_two_batch_sizes_on_digits_within_10_percent():
     """Two batch sizes at weights that stand still: E‖g_B‖² = |G|² + tr Σ/B."""
     data = load_digits()
     inputs = torch.tensor(data.data / 16, dtype=torch.float32)
@@ -43,6 +43,5 @@ def test_the_noise_scale_is_that_of_two_batch_sizes_on_digits_within_10_percent(
             second.append(sum(float(state["exp_avg_sq"].sum()) for state in states))
     small, large = np.mean(squares), np.mean([square(64) for _ in range(3000)])
     noise = (small - large) / (1 / 16 - 1 / 64)
-    direct = noise / (small - noise / 16)
     kappa2 = signal.signal_ratio(np.mean(first), np.mean(second), 0.9)
-    assert signal.noise_scale(kappa2, 16) == pytest.approx(direct, rel=0.1)
+    assert kappa2 == pytest.approx(16 * small / noise - 1, rel=0.1)

@@ -1,7 +1,6 @@
-"""Layers that rotate slowly or not at all: at the end of a schedule, with small updates, or without any gradient."""
+"""Layers that rotate slowly or not at all: at the end of a schedule, or without any gradient."""
 
 from collections.abc import Iterator
-from math import isfinite
 
 import numpy as np
 
@@ -20,7 +19,6 @@ DEPARTURE = (
     "norm above 1.3 × equilibrium (SGD 1.2). Before the end about sqrt(2x²T/a0) for linear, "
     "(16x²T²/(π²a0))^(1/3) for cosine decay, norm ∝ lr^x"
 )
-SMALL_UPDATES = "rotation over prediction = sqrt(s)·‖ω̂‖/‖ω‖, with s the mean square of updates over that of noise"
 
 
 def fell_out(layers: Layers[RunView]) -> Iterator[Finding]:
@@ -80,43 +78,8 @@ def switched_off(layers: Layers[RunView]) -> Iterator[Finding]:
         yield make_finding("stopped", "note", sentence, off, FIND_SETTING, evidence={"step": min(steps)})
 
 
-def small_updates(layers: Layers[RunView]) -> Iterator[Finding]:
-    """Judge layers of Adam whose gradients fell faster than the second moment forgets."""
-    slow = layers.where(_has_small_updates).worst_first(lambda view: -view.update_ratio)
-    if not slow:
-        return
-    worst = slow[0]
-    times = format_range([view.late_rotation_ratio for view in slow], 2)
-    norm = ""
-    if isfinite(worst.late_norm_ratio):
-        factor = format_number(worst.late_norm_ratio, 2)
-        norm = f" The norm is {factor} times its prediction, which explains a factor of {factor}."
-        if worst.late_norm_ratio < 1:
-            faster = format_number(1 / worst.late_norm_ratio, 2)
-            norm = f" The norm is {factor} times its prediction, which alone would rotate it {faster} times as fast."
-    part = "partly" if worst.late_norm_ratio * worst.update_ratio > 1 else "mostly"
-    shorter = f"{format_number(1 / worst.update_ratio, 2)} times shorter than those of noise"
-    sentence = (
-        f"{slow.clause('rotates', 'rotate', worst=True)} {times} times as far as predicted at the end, {part} "
-        f"because gradients fell faster than the second moment forgets. Updates of {slow.label(worst)} are {shorter} "
-        f"(s = {format_number(worst.update_ratio**2, 2)}).{norm}"
-    )
-    evidence = {
-        "slowest": min(view.late_rotation_ratio for view in slow),
-        "update_factor": 1 / worst.update_ratio,
-        "norm_factor": worst.late_norm_ratio,
-    }
-    known = {name: value for name, value in evidence.items() if isfinite(value)}
-    yield make_finding("small_updates", "note", sentence, slow, formula=SMALL_UPDATES, evidence=known)
-
-
 def _has_stopped(view: RunView) -> bool:
     return view.late_rotation_ratio < limit.MAX_STOPPED_ROTATION
-
-
-def _has_small_updates(view: RunView) -> bool:
-    is_slow = limit.MAX_STOPPED_ROTATION <= view.late_rotation_ratio < 1 / limit.MAX_LAYER_RATIO
-    return is_slow and not view.keeps_norm and 0 < view.update_ratio < limit.MAX_SLOWED_ROTATION
 
 
 def _still_since(view: RunView, moves: Mask) -> float:

@@ -15,8 +15,7 @@ import numpy.typing as npt
 import torch
 
 from gyroscope._types import Array, Number
-from gyroscope.advice.thresholds import MIN_SHOWN_STANDARD_ERRORS
-from gyroscope.theory.law import Correlation, safe_divide
+from gyroscope.theory.law import safe_divide
 from gyroscope.theory.rules.nadam import nadam_momentum
 from gyroscope.theory.rules.sgdm import update_power
 
@@ -130,26 +129,6 @@ def angles(before: StepSums, lr: float, decay: float) -> Array:
     across2 = np.maximum(before.uu * before.ww - before.wu**2, 0.0)
     turned = np.arctan2(lr * np.sqrt(across2), (1 - decay) * before.ww - lr * before.wu)
     return np.asarray(np.where((before.ww > 0) & np.isfinite(turned), turned, np.nan))
-
-
-def tangent_share(
-    total: StepSums, entries: int, lr: float, decay: float, weight_decay: float, momentum: float
-) -> float:
-    """Return the share of the push along the weight that gradients orthogonal to it explain. NaN if it may be 0.
-
-        ‖w'‖² - ‖w‖² = -2(1-a)·lr·⟨w,u⟩ + lr²‖u‖² - a(2-a)‖w‖²     (ours: docs/theory.md, "Signal")
-
-    The push is the first term without the decay. The momentum of orthogonal gradients makes (τ-1)·lr²‖u‖² of it. The
-    sums are total, with the weight before the step. Decoupled decay is `decay` above 0. If it is 0, L2 of
-    `weight_decay` is part of u, and of the momentum α.
-    """
-    y, p, r = map(float, total)
-    # A momentum multiplies L2's λw by 1/(1-α).
-    inside = 0.0 if decay else weight_decay * y / (1 - momentum)
-    pushed = -2 * (1 - decay) * lr * (p - inside)
-    push_error = 2 * (1 - decay) * lr * _scatter(y, r, entries) * y
-    explained = (Correlation.of_average(momentum).time(decay) - 1) * lr**2 * r
-    return float(safe_divide(explained, pushed)) if pushed > MIN_SHOWN_STANDARD_ERRORS * push_error else float("nan")
 
 
 def radial_decay(

@@ -30,7 +30,7 @@ FIRST = int(np.float32(bin_edges()[0]).view(np.int32) >> MANTISSA) * 2
 KNOWN_AT_END = ("norm", "accumulated_angle", "angle_to_start")
 UNKNOWN_AT_END = (
     *("lr", "predicted_angular_update", "forecast_angular_update"),
-    *("signal_ratio", "noise_scale", "alignment", "dead_vectors", "frozen_entries"),
+    *("signal_ratio", "alignment", "dead_vectors", "frozen_entries"),
 )
 
 

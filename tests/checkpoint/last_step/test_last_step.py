@@ -9,7 +9,7 @@ from torch.optim import SGD, Adadelta, Adagrad, Adam, Adamax, AdamW, NAdam, RAda
 from torch.optim import lr_scheduler as schedulers
 
 import gyroscope as gyro
-from gyroscope.checkpoint.last_step.inverse_step import StepSums, angles, radial_decay, tangent_share
+from gyroscope.checkpoint.last_step.inverse_step import StepSums, angles, radial_decay
 from gyroscope.checkpoint.last_step.last_update import last_update
 from gyroscope.geometry import Split
 from gyroscope.optim import RotationalAdamW, RotationalSGD, follow
@@ -258,7 +258,7 @@ def test_nadams_early_steps_are_mostly_their_last_gradient_and_are_not_told(tmp_
     trained = train(tmp_path, partial(NAdam, lr=1e-2, weight_decay=0.1, decoupled_weight_decay=True), steps=20)
     autopsy = gyro.autopsy(state_dicts(trained))
     assert all(np.isnan(layer.rotation) and not layer.non_finite for layer in autopsy.layers.values())
-    assert all(np.isfinite(layer.signal_ratio) for layer in autopsy.layers.values())
+    assert all(np.isfinite(layer.alignment) for layer in autopsy.layers.values())
     assert "mostly the last gradient" in " ".join(str(autopsy).split())
 
 
@@ -324,18 +324,6 @@ def test_lambda_u_of_one_step_scatters_by_its_error_where_noise_is_not_tangent()
     found = [radial_decay(total, 64 * 128, *settings) for total in totals]
     assert np.mean([value for value, _ in found]) == pytest.approx(0.0, abs=0.02)
     assert np.std([value for value, _ in found]) == pytest.approx(np.mean([error for _, error in found]), rel=0.3)
-
-
-def test_tangent_gradients_explain_the_whole_push_along_the_weight():
-    totals, settings = walk(0.0)
-    shares = [tangent_share(total, 64 * 128, *settings) for total in totals]
-    assert np.mean(shares) == pytest.approx(1.0, rel=0.02)
-
-
-@pytest.mark.parametrize("wu", [0.0, 1.0])
-def test_the_share_of_a_push_that_may_be_0_or_points_inward_is_unknown(wu):
-    total = StepSums(np.array(1.0), np.array(wu), np.array(100.0))
-    assert np.isnan(tangent_share(total, 100, lr=0.01, decay=0.001, weight_decay=0.1, momentum=0.9))
 
 
 @pytest.mark.slow
