@@ -136,9 +136,7 @@ def transfer(
     decay: Decay = None,
     init_norm: InitNorm = None,
     rule: Annotated[str | None, typer.Option(help="transfer rule to answer by, for example tau")] = None,
-    check: Annotated[Path | None, typer.Option(help="transferred run, to compare with the prediction")] = None,
     as_json: AsJson = False,
-    html: Html = None,
     explain: Explain = False,
 ) -> None:
     """Give settings for another batch, length, width or depth."""
@@ -146,9 +144,15 @@ def transfer(
 
     from gyroscope.planner.transfer_answer import answer_transfer  # not before --help has been answered
 
-    if html is not None:
-        check_output(html, [path for path in (source, check) if path is not None])
-    show_result(answer_transfer(given), html, as_json, explain)
+    answer = answer_transfer(given)
+    if as_json:
+        from gyroscope.report.transfer_sentences import transfer_json
+
+        typer.echo(transfer_json(answer))
+    else:
+        from gyroscope.render.transfer_text import transfer_text
+
+        show(transfer_text(answer, explain))
 
 
 @app.command(epilog="Example: gyroscope convert adamw lion --lr 1e-3 --wd 0.1")
@@ -260,7 +264,7 @@ def autopsy(
 
 
 def show_result(result: Any, html: Path | None, as_json: bool, explain: bool = False) -> None:
-    """Print a plan, a transfer or an autopsy, and write its page if `html` is given."""
+    """Print a plan or an autopsy, and write its page if `html` is given."""
     # The page comes first, because nothing is printed if it cannot be written.
     if html is not None:
         write_page(html, result.page())

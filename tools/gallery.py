@@ -1,4 +1,4 @@
-"""The pages of the gallery: runs, a sweep, a plan, a transfer and an autopsy, as the commands write them.
+"""The pages of the gallery: runs, a sweep, a plan and an autopsy, as the commands write them.
 
     python -m tools.gallery FOLDER            write the pages
     python -m tools.gallery --record-sweep    train the trials of the sweep again, and keep their scores
@@ -30,10 +30,6 @@ STEPS = 600
 BATCH = 32
 JUMP = range(400, 410)  # steps of the incident
 PLAN = "plan adamw --lr 1e-2 --weight-decay 0.5 --betas 0.9,0.99 --fan-in 288 --steps 2000 --schedule cosine"
-TRANSFER = (
-    "transfer adamw --lr 6e-4 --weight-decay .1 --betas .9,.95 --batch 0.5M --tokens 10B --width 768 --depth 12 "
-    "--schedule cosine --warmup 2% --to batch=2M,tokens=200B,width=2048,depth=24"
-)
 SWEEP = """
 seeds = 2
 [base]
@@ -128,7 +124,6 @@ def write(folder: Path) -> None:
                 "--html",
             ],
             "plan": [*PLAN.split(), "--html"],
-            "transfer": [*TRANSFER.split(), "--html"],
         }
         for page, command in commands.items():
             if run_command([*command, str(folder / f"{page}.html")]):

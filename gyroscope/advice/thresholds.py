@@ -219,8 +219,6 @@ TURN_JUMP = 0.3
 WEIGHTS_EXTREMES = 5.0
 # Relative change below which a transfer keeps a quantity: less than the rounding of what is printed.
 KEPT_BY_TRANSFER = 0.01
-# Relative difference of rotation below which transfer rules agree: less than the accuracy of a tuned learning rate.
-TRANSFER_AGREEMENT = 0.1
 # Learning rates and weight decays below this are written as powers of ten, as people write them.
 SCIENTIFIC_BELOW = 0.01
 # Share of the logged values whose mean is the final loss. One batch alone is noise.

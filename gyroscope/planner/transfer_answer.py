@@ -1,55 +1,31 @@
-"""A transfer from settings by name, with the warmup that its start needs, as it is shown."""
+"""A transfer from settings by name."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from gyroscope._checks import check_positive
 from gyroscope.planner.rule_settings import RULE_OPTIONS, read_rule, rule_name
 from gyroscope.planner.transfer_settings import SHAPE_STEPS, check_tuned, read_scales, read_shape
-from gyroscope.render.rendered import Document, Rendered
-from gyroscope.render.transfer_document import transfer_document
-from gyroscope.report.transfer_data import NeededWarmup, TransferData
-from gyroscope.report.transfer_sentences import transfer_json
+from gyroscope.report.transfer_data import TransferData
 from gyroscope.spelling import one_of
 from gyroscope.theory import Transfer, UpdateRule, transfer
-from gyroscope.theory.law import Weights
-from gyroscope.theory.layer_prediction import SHORTEST_RUN, InitialLayer, needed_warmups
-from gyroscope.theory.scaling import TransferRow, with_settings
+from gyroscope.theory.scaling import with_settings
 from gyroscope.theory.transfer_rules import RULES, check_family, family_of
 
 if TYPE_CHECKING:
     from gyroscope.planner.transfer_run import MeasuredRun
 
-# Steps of a run whose tenth is searched for a warmup, so that the answer takes no more than a moment.
-MAX_SEARCHED_RUN = 20_000
 # Norm of one weight vector of torch's Linear at the start: entries of variance 1/(3·fan_in).
 TORCH_NORM = 3**-0.5
 
 
-@final
-@dataclass(frozen=True)
-class TransferAnswer(Rendered):
-    """Settings for another scale, shown as text, as a page or as JSON."""
-
-    data: TransferData
-
-    def document(self) -> Document:
-        """Return the answer for people. `explain` adds the sources of the rules."""
-        return transfer_document(self.data)
-
-    def json(self) -> str:
-        """Return the answer as JSON, for programs."""
-        return transfer_json(self.data)
-
-
-def answer_transfer(settings: Mapping[str, Any]) -> TransferAnswer:
+def answer_transfer(settings: Mapping[str, Any]) -> TransferData:
     """Check settings by name and transfer them. A ValueError quotes the wrong one and gives the remedy.
 
     >>> tuned = {"optimizer": "lion", "lr": 1e-4, "weight_decay": 1.0, "batch": "64", "samples": "1M"}
-    >>> [row.name for row in answer_transfer({**tuned, "to": "batch=256"}).data.chosen]
+    >>> [row.name for row in answer_transfer({**tuned, "to": "batch=256"}).chosen]
     ['tau']
     """
     source = _source(settings)
@@ -68,15 +44,9 @@ def answer_transfer(settings: Mapping[str, Any]) -> TransferAnswer:
     # Numbers far out of proportion overflow to infinity, which the table can show.
     with np.errstate(all="ignore"):
         moved = transfer(rule, base=base, to=to, schedule=schedule, initial_norm=norm)
-        chosen = moved.recommended if only is None else (_asked_row(moved, only),)
-        needed = {row.name: _needed_warmup(moved, row, norm) for row in chosen}
-    warmups = {name: warmup for name, warmup in needed.items() if warmup is not None}
-    check = None
-    if "check" in settings:
-        from gyroscope.planner.transfer_run import check_run  # reading a run takes longer than to answer
-
-        check = check_run(moved, settings["check"], only)
-    return TransferAnswer(TransferData(moved, unit, schedule, only, warmups, check))
+    if only is not None:
+        _check_answer(moved, only)
+    return TransferData(moved, unit, schedule, only)
 
 
 def _source(settings: Mapping[str, Any]) -> "MeasuredRun | None":
@@ -100,21 +70,8 @@ def _tuned_rule(settings: Mapping[str, Any], source: "MeasuredRun | None") -> Up
     return rule
 
 
-def _asked_row(moved: Transfer, name: str) -> TransferRow:
+def _check_answer(moved: Transfer, name: str) -> None:
+    """Raise if a rule gives no settings for this change."""
     row = next(row for row in moved.rows if row.name == name)
     if row.lr is None:
         raise ValueError(f"the transfer rule {name!r} gives no settings for this change: {row.note}")
-    return row
-
-
-def _needed_warmup(moved: Transfer, row: TransferRow, norm: float) -> NeededWarmup | None:
-    """Return the warmup that a row's start needs, or None if inputs are missing."""
-    width = moved.to.width
-    if width is None or row.start_over_rotation is None:
-        return None
-    rule = row.applied_to(moved.rule)
-    rows = round(width) if rule.whole_matrix else 1
-    weights = Weights.checked(fan_in=width, shape=(rows, round(width)) if rule.whole_matrix else None)
-    layer = InitialLayer("hidden", weights, norm * rows**0.5)
-    steps = max(round(min(moved.to.steps, MAX_SEARCHED_RUN)), 1)
-    return NeededWarmup(needed_warmups(rule, steps, [layer])[0], max(steps // SHORTEST_RUN, 1))

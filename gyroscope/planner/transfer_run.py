@@ -1,21 +1,16 @@
-"""A measured run as the start of a transfer, and a transferred run compared with the prediction of a rule."""
+"""A measured run as the start of a transfer."""
 
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import log
 from pathlib import Path
 from typing import Any, final
 
 import numpy as np
 
 from gyroscope.advice.history import LayerHistory, layer_histories
-from gyroscope.advice.layer_families import join_words
-from gyroscope.report.transfer_data import CheckedQuantity, TransferCheck
 from gyroscope.store import open_run
-from gyroscope.theory import FixedNorm, Schedule, Transfer, UpdateRule
-from gyroscope.theory.law import Weights
-from gyroscope.theory.scaling import TransferRow
+from gyroscope.theory import FixedNorm, Schedule, UpdateRule
 
 # Names under which people log the batch, as a scalar or in the tracker's config.
 BATCH_NAMES = ("batch", "batch_size")
@@ -99,50 +94,3 @@ def _batch(run: Any) -> float | None:
         if isinstance(stored, Mapping) and isinstance(stored.get(name), int | float):
             return float(stored[name]) * float(stored.get("accumulate") or 1)
     return None
-
-
-def check_run(moved: Transfer, path: str | Path, name: str | None) -> TransferCheck:
-    """Compare a transferred run with the prediction of a rule, by default the rule nearest to its settings."""
-    run = read_run(path)
-    rows = [row for row in moved.rows if row.lr and (name is None or row.name == name)]
-    row = min(rows, key=lambda each: _distance(each, run.rule))
-    promised = row.applied_to(run.rule)
-    pairs = [_measured(layer, promised) for layer in run.layers]
-    quantities: dict[str, list[tuple[float | None, float]]] = {
-        "lr": [(row.lr, run.rule.lr)],
-        "weight decay": [(row.weight_decay, run.rule.plain.weight_decay)],
-        "rotation, mrad": [(1e3 * old, 1e3 * new) for old, new, *_ in pairs],
-        "RMS entry": [(old, new) for *_, old, new in pairs],
-        "run length": [(row.run_length, layer.run_length) for layer in run.layers],
-    }
-    checked = [CheckedQuantity.of(name, each) for name, each in quantities.items()]
-    return TransferCheck(str(path), row.name, tuple(each for each in checked if each), _other(moved, run))
-
-
-def _distance(row: TransferRow, rule: UpdateRule) -> float:
-    pairs = ((row.lr, rule.lr), (row.weight_decay, rule.plain.weight_decay))
-    return sum(abs(log(promised / used)) for promised, used in pairs if promised and used)
-
-
-def _measured(layer: LayerHistory, promised: UpdateRule) -> tuple[float, ...]:
-    """Return predicted and measured rotation, then RMS entry, over the last part of the run at full rate."""
-    rates = promised.lr * layer.lr / layer.lr[layer.peak]
-    fan_in = float(layer.layer.fan_in)
-    settled = promised.at(rates, Weights(fan_in, None, tuple(layer.layer.shape)))
-    unknown = np.full(len(rates), np.nan)
-    angle = unknown if settled.angular_update is None else settled.angular_update
-    norm = unknown if settled.norm is None else settled.norm
-    norms = (layer.rms(each) / fan_in**0.5 for each in (norm, layer.series("norm", "rms")))
-    return layer.rms(angle), layer.rms(layer.rms_angle), *norms
-
-
-def _other(moved: Transfer, run: MeasuredRun) -> str:
-    """Return the sizes in which the run differs from the requested one, or an empty sentence."""
-    pairs = {"steps": (moved.to.steps, run.steps), "width": (moved.to.width, run.width)}
-    # The last sample may be some steps before the end.
-    other = [
-        f"{name} {used:g} instead of {wanted:g}"
-        for name, (wanted, used) in pairs.items()
-        if wanted and abs(log(used / wanted)) > log(1.1)
-    ]
-    return f"This run has {join_words(other)}." if other else ""

@@ -27,11 +27,6 @@ def finding_items(findings: Sequence[Finding]) -> str:
     return "".join(items)
 
 
-def html_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Return a table with a line for each row, under a header."""
-    return _table(header, "".join(f"<tr>{_cells(row, header)}</tr>" for row in rows))
-
-
 def family_table(layers: LayerTable) -> str:
     """Return a table with a line for each family of layers. A click on its name shows or hides its members."""
     # The worst member is named below its family, because another column of names would push numbers off the page.

@@ -1,13 +1,12 @@
-"""A transfer as plain data: what its text, its page and its JSON show."""
+"""A transfer as plain data: what its text and its JSON show."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from statistics import median
 from typing import NamedTuple, final
 
 from gyroscope.advice import thresholds as limit
-from gyroscope.advice.phrases import format_number, format_range, rule_text
+from gyroscope.advice.phrases import format_number, rule_text
 from gyroscope.theory import Scale, Schedule, Transfer
 from gyroscope.theory.scaling import TransferRow
 from gyroscope.theory.transfer_rules import AXES
@@ -25,67 +24,6 @@ class Table(NamedTuple):
 
 @final
 @dataclass(frozen=True)
-class NeededWarmup:
-    """The warmup that keeps every step from rotating faster than in equilibrium.
-
-    steps     None if no warmup that was tried is enough
-    searched  steps of the longest warmup that was tried
-    """
-
-    steps: int | None
-    searched: int
-
-
-@final
-@dataclass(frozen=True)
-class CheckedQuantity:
-    """A predicted and measured quantity: medians over layers, and the smallest and largest ratio."""
-
-    name: str
-    promised: float
-    measured: float
-    smallest: float
-    largest: float
-
-    @classmethod
-    def of(cls, name: str, pairs: Sequence[tuple[float | None, float]]) -> "CheckedQuantity | None":
-        """Return the quantity of pairs (promised, measured), or None if no pair has both."""
-        known = [(promised, measured) for promised, measured in pairs if promised and promised > 0 and measured > 0]
-        if not known:
-            return None
-        ratios = [measured / promised for promised, measured in known]
-        promised, measured = (median(values) for values in zip(*known, strict=True))
-        return cls(name, promised, measured, min(ratios), max(ratios))
-
-
-@final
-@dataclass(frozen=True)
-class TransferCheck:
-    """A comparison of a transferred run with the prediction of a rule.
-
-    run         its path
-    rule        the rule whose prediction it is compared with
-    quantities  settings, rotation, norm and run length
-    other       sizes in which it differs from the requested run, as a sentence, or empty
-    """
-
-    run: str
-    rule: str
-    quantities: tuple[CheckedQuantity, ...]
-    other: str
-
-    @property
-    def table(self) -> Table:
-        """Promised, measured and the ratio of each quantity."""
-        rows = []
-        for each in self.quantities:
-            ratios = format_range([each.smallest, each.largest])
-            rows.append([each.name, setting(each.promised), setting(each.measured), ratios])
-        return Table(("quantity", "predicted", "measured", "measured / predicted"), rows)
-
-
-@final
-@dataclass(frozen=True)
 class TransferData:
     """All that is shown of a transfer.
 
@@ -93,16 +31,12 @@ class TransferData:
     unit      what lengths are given in: tokens, samples or steps
     schedule  shape of the learning rate over both runs
     asked     the rule that the user asked for, or None
-    warmups   by rule, for the rows that are shown first
-    check     a comparison of a transferred run with the prediction, or None
     """
 
     transfer: Transfer
     unit: str
     schedule: Schedule
     asked: str | None
-    warmups: Mapping[str, NeededWarmup]
-    check: TransferCheck | None = None
 
     @cached_property
     def chosen(self) -> tuple[TransferRow, ...]:
@@ -116,12 +50,6 @@ class TransferData:
         """The factor of each axis that changes."""
         values = {axis: (getattr(self.transfer.base, axis), getattr(self.transfer.to, axis)) for axis in AXES}
         return {axis: after / before for axis, (before, after) in values.items() if before not in (None, after)}
-
-    @property
-    def title(self) -> str:
-        """Of a page."""
-        changes = ", ".join(f"{self.axis_name(axis)} × {format_number(ratio)}" for axis, ratio in self.ratios.items())
-        return f"Transfer: {self.transfer.rule.plain.name}, {changes or 'the same scale'}"
 
     @property
     def settings(self) -> list[str]:
@@ -163,25 +91,10 @@ class TransferData:
         """Return whether a rule is silent on all axes that change."""
         return bool(self.ratios) and set(row.silent_on) == set(self.ratios)
 
-    @cached_property
-    def speaking(self) -> tuple[TransferRow, ...]:
-        """The rules that give settings for this optimizer and this change."""
-        return tuple(row for row in self.transfer.rows if row.lr is not None and not self.is_silent(row))
-
-    @cached_property
-    def agreeing(self) -> tuple[TransferRow, ...]:
-        """The rules whose rotation is within a tenth of that of the first row."""
-        return tuple(row for row in self.speaking if abs(self.over_first(row) - 1) <= limit.TRANSFER_AGREEMENT)
-
-    def over_first(self, row: TransferRow) -> float:
-        """Return the rotation of a row over that of the row that is shown first."""
-        first = self.chosen[0].rotation
-        return row.rotation / first if row.rotation and first else float("nan")
-
     @property
     def rules(self) -> Table:
         """The tuned run and every rule in numbers, with a note in the last column."""
-        # Line breaks for the narrow columns of a terminal. A page shows them as spaces.
+        # Line breaks for the narrow columns of a terminal.
         quantities = ("rotation,\nmrad", f"memory,\n{self.unit}", "memory,\n% of run", "run\nlength", "RMS\nentry")
         header = ("rule", "lr", "weight\ndecay", *quantities, "first\nsteps ×", "note")
         tuned = ["tuned run", *self._numbers(self.transfer.tuned, self.transfer.base), ""]
@@ -229,26 +142,6 @@ class TransferData:
             rows.append([group, *(setting(getattr(each, name)) for each in settings for name in names)])
         return Table(header, rows)
 
-    @property
-    def axes(self) -> Table:
-        """The factor of rotation for each axis under each rule. An asterisk marks a silent axis."""
-        speaking = [row for row in self.transfer.rows if not self.is_silent(row)]
-        # Axes that move the rotation under some rule.
-        moving = [
-            axis for axis in (*AXES, "params") if any(_moves(row.decay_by_axis.get(axis, 1.0)) for row in speaking)
-        ]
-        rows = []
-        for row in speaking:
-            if not row.rotation or not self.transfer.tuned.rotation:
-                continue
-            cells = []
-            for axis in moving:
-                factor = row.decay_by_axis.get(axis, 1.0) ** 0.5
-                filled = "*" if axis in row.silent_on else ""
-                cells.append((f"× {format_number(factor)}" if _moves(factor) else "–") + filled)
-            rows.append([row.name, *cells, f"× {format_number(row.rotation / self.transfer.tuned.rotation)}"])
-        return Table(["rule", *map(self.axis_name, moving), "all axes"], rows)
-
 
 def amount(value: float) -> str:
     """Return a large number with its suffix.
@@ -276,10 +169,6 @@ def setting(value: float | None) -> str:
         digits, power = f"{value:.2e}".split("e")
         text = f"{float(digits):g}e{int(power)}"
     return text
-
-
-def _moves(factor: float) -> bool:
-    return abs(factor - 1) > limit.KEPT_BY_TRANSFER
 
 
 def _known(value: float | None, factor: float = 1.0, digits: int = 3) -> str:

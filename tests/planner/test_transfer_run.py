@@ -1,4 +1,4 @@
-"""A transfer from a measured run or an optimizer, and a transferred run beside what was promised."""
+"""A transfer from a measured run or an optimizer."""
 
 import json
 
@@ -70,36 +70,14 @@ def test_what_is_given_replaces_what_was_measured(run, capsys):
     assert (data["optimizer"]["lr"], data["base"]["width"], data["schedule"]["name"]) == (0.01, 64, "cosine")
 
 
-def test_a_transferred_run_is_shown_beside_the_promise(run, tmp_path, capsys):
-    settings = answer(capsys, "--from", run, "--rule", "tau", "--to", "batch=128,steps=240")
-    row = next(row for row in settings["rules"] if row["name"] == "tau")
-    moved = train(tmp_path / "moved", batch=128, lr=row["lr"], weight_decay=row["weight_decay"], steps=240)
-    argv = ("--from", run, "--to", "batch=128,steps=240", "--check", moved)
-    check = answer(capsys, *argv)["check"]
-    assert (check["rule"], check["other"]) == ("tau", "")
-    by_name = {each["name"]: each for each in check["quantities"]}
-    for name, within in (("lr", 1e-6), ("weight decay", 1e-6), ("rotation, mrad", 0.1), ("RMS entry", 0.1)):
-        assert by_name[name]["measured"] == pytest.approx(by_name[name]["promised"], rel=within), name
-    assert by_name["run length"]["measured"] == pytest.approx(by_name["run length"]["promised"], rel=0.05)
-    assert main(["transfer", *map(str, argv)]) == 0
-    out = " ".join(capsys.readouterr().out.split())
-    assert "and the prediction of tau" in out
-    assert "quantity predicted measured measured / predicted" in out
-
-
 def test_a_rotational_run_is_transferred_by_the_settings_that_set_its_angle(tmp_path, capsys):
-    # Long enough for the average of 100 updates to forget the first ones, which are larger.
-    tuned = train(tmp_path / "tuned", steps=600, make=gyro.optim.RotationalAdamW)
+    tuned = train(tmp_path / "tuned", make=gyro.optim.RotationalAdamW)
     argv = ("--from", tuned, "--to", "batch=128")
-    data = answer(capsys, *argv, "--check", tuned)
+    data = answer(capsys, *argv)
     row = next(row for row in data["rules"] if row["name"] == "tau")
     # A run in steps keeps its steps, so that it sees four times the samples.
     assert (row["lr"], row["weight_decay"]) == pytest.approx((0.04, 1.0))
     assert (row["rms_entry"], row["start_over_rotation"]) == (None, 1.0)
-    check = {each["name"]: each for each in data["check"]["quantities"]}
-    # The tuned run has copied settings, and rotates as they promise.
-    assert data["check"]["rule"] == "copy"
-    assert check["rotation, mrad"]["measured"] == pytest.approx(check["rotation, mrad"]["promised"], rel=0.05)
     assert main(["transfer", *map(str, argv)]) == 0
     out = " ".join(capsys.readouterr().out.split())
     assert "lr 0.04 and weight decay 1 (tau)" in out
@@ -114,11 +92,6 @@ def test_a_rotational_optimizer_is_transferred_like_the_one_inside():
     assert {row.rms_entry for row in moved} == {None}
     free = transfer(AdamW(**settings), **sizes).recommended
     assert [(row.name, row.lr, row.weight_decay) for row in moved] == [(r.name, r.lr, r.weight_decay) for r in free]
-
-
-def test_a_run_of_another_size_is_said_to_be_one(run, capsys):
-    check = answer(capsys, "--from", run, "--rule", "tau", "--to", "steps=480,width=64", "--check", run)["check"]
-    assert check["other"] == "This run has steps 120 instead of 480 and width 16 instead of 64."
 
 
 def test_an_optimizer_is_transferred_by_its_first_group_that_decays():

@@ -8,9 +8,7 @@ import pytest
 from gyroscope.cli import main
 from gyroscope.planner.transfer_answer import answer_transfer
 from gyroscope.planner.transfer_settings import read_number
-from gyroscope.report.transfer_sentences import deciding_axis
-from gyroscope.theory import AdamW, cosine
-from gyroscope.theory.forecast import forecast
+from gyroscope.theory import cosine
 
 TUNED = "transfer adamw --lr 6e-4 --wd .1 --betas .9,.95 --batch 0.5M --tokens 10B --width 768 --depth 12"
 EXAMPLE = f"{TUNED} --to batch=2M,tokens=200B,width=2048,depth=24 --schedule cosine"
@@ -25,7 +23,7 @@ def run(capsys, argv):
 
 def answered(**changes):
     tuned = {"optimizer": "adamw", "lr": 6e-4, "weight_decay": 0.1, "batch": "0.5M", "tokens": "10B", "width": "768"}
-    return answer_transfer(tuned | changes).data
+    return answer_transfer(tuned | changes)
 
 
 def test_the_answer_comes_first_and_says_what_it_keeps_and_that_nothing_decides(capsys):
@@ -42,11 +40,6 @@ def test_the_answer_comes_first_and_says_what_it_keeps_and_that_nothing_decides(
         "It is silent on width and depth. We used the rule independent for width and no change for depth.",
         "Its first steps rotate 7.2 times as fast as in equilibrium.",
         "from: batch 500K, 10B tokens, 20K steps, width 768, depth 12",
-        "4 of 11 rules agree on the rotation within 10 % (1.12 mrad per step): tau, tau-wd, power-lines, completed.",
-        "Tokens make most of the difference to copy (× 2.24), horizon (× 1.96).",
-        "Width makes most of the difference to mup (× 0.433).",
-        "When the batch changes, tau and completed keep the memory in tokens.",
-        "The other camp lets it grow: copy, sqrt-batch, sde.",
     ):
         assert phrase in out, phrase
 
@@ -74,9 +67,7 @@ def test_json_has_every_rule_and_all_sentences(capsys):
     assert (data["recommended"], data["decided"], data["beyond"]) == (["tau", "completed"], False, [])
     rules = {row["name"]: row for row in data["rules"]}
     assert rules["tau"]["rotation"] == pytest.approx(1.12e-3, rel=5e-3)
-    assert rules["tau"]["needed_warmup"] == {"steps": None, "searched": 2000}
     assert rules["tau"]["groups"]["embedding"]["lr"] == pytest.approx(1.2e-3)
-    assert [rules[name]["agrees"] for name in ("tau", "completed", "copy")] == [True, True, False]
     assert data["sentences"][0].startswith("For hidden weights use lr")
 
 
@@ -84,14 +75,12 @@ def test_a_rule_that_is_asked_for_answers_alone(capsys):
     out = run(capsys, f"{TUNED} --to batch=2M --rule sde")[1]
     assert out.startswith("For hidden weights use lr 1.2e-3 and weight decay 0.1 (sde). You asked for sde.")
     assert "It sets betas to (0.9, 0.8). It multiplies eps by 0.5." in out
-    assert "When the batch changes, sde lets the memory in tokens grow." in out
 
 
 def test_a_rule_that_says_nothing_of_the_change_is_shown_as_silent(capsys):
     out = run(capsys, f"{TUNED} --to width=1536")[1]
     assert "silent on this change: sqrt-batch, sde, tau, tau-wd, power-lines, completed, horizon" in out
     assert " tau 6e-4" not in out
-    assert "batch changes" not in out
 
 
 def test_a_change_that_no_source_has_tried_is_said(capsys):
@@ -101,9 +90,8 @@ def test_a_change_that_no_source_has_tried_is_said(capsys):
 
 def test_a_run_in_steps_keeps_its_steps_as_the_batch_changes():
     settings = {"optimizer": "adamw", "lr": 1e-2, "weight_decay": 0.3, "batch": "16", "steps": "600", "to": "batch=64"}
-    data = answer_transfer(settings).data
+    data = answer_transfer(settings)
     assert data.ratios == {"batch": 4.0, "tokens": 4.0}
-    assert data.title == "Transfer: AdamW, batch × 4, samples × 4"
 
 
 def test_steps_need_no_batch_and_memory_is_in_steps(capsys):
@@ -116,24 +104,9 @@ def test_steps_need_no_batch_and_memory_is_in_steps(capsys):
 def test_the_unit_does_not_change_the_answer():
     in_tokens = answered(to="batch=2M,tokens=40B")
     settings = {"optimizer": "adamw", "lr": 6e-4, "weight_decay": 0.1, "width": "768"}
-    in_steps = answer_transfer({**settings, "batch": "4", "steps": "20K", "to": "batch=16"}).data
+    in_steps = answer_transfer({**settings, "batch": "4", "steps": "20K", "to": "batch=16"})
     for one, other in zip(in_tokens.chosen, in_steps.chosen, strict=True):
         assert (one.lr, one.weight_decay) == pytest.approx((other.lr, other.weight_decay))
-
-
-def test_the_warmup_that_is_named_keeps_the_start_within_equilibrium():
-    data = answered(lr=1e-2, weight_decay=1.0, tokens="5B", to="tokens=10B")
-    row = data.chosen[0]
-    needed = data.warmups[row.name].steps
-    assert needed
-    rule = AdamW(row.lr, row.weight_decay)
-
-    def fastest(warmup):
-        course = forecast(rule, lambda t: min(1, (t + 1) / warmup), steps=2000, norm=3**-0.5, fan_in=768)
-        return np.max(course.angular_update) / rule.equilibrium().angular_update
-
-    assert fastest(needed) < 1.11
-    assert fastest(needed // 2) > 1.1
 
 
 def test_the_shape_of_the_schedule_counts_and_a_warmup_keeps_its_share():
@@ -143,13 +116,6 @@ def test_the_shape_of_the_schedule_counts_and_a_warmup_keeps_its_share():
     steps = np.arange(20_000)
     expected = (cosine(20_000, warmup=400)(steps)).sum() * 6e-5
     assert as_share.transfer.tuned.run_length == pytest.approx(expected, rel=1e-3)
-
-
-def test_the_axis_that_makes_the_difference_is_the_one_that_differs_most():
-    data = answered(to="batch=1M,tokens=200B")
-    rows = {row.name: row for row in data.transfer.rows}
-    assert deciding_axis(rows["tau"], rows["copy"]) == "tokens"
-    assert deciding_axis(rows["tau"], rows["sqrt-batch"]) == "batch"
 
 
 def test_hyperball_has_no_weight_decay_in_its_answer(capsys):

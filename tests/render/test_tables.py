@@ -15,6 +15,7 @@ from gyroscope.planner.transfer_answer import answer_transfer
 from gyroscope.render.convert_text import conversion_text
 from gyroscope.render.run_text import report_text
 from gyroscope.render.terminal import table
+from gyroscope.render.transfer_text import transfer_text
 from gyroscope.report import gather
 from tests.lab.make_sweep import sweep_at
 
@@ -46,7 +47,7 @@ def an_autopsy(tmp_path, runs):
 
 
 def a_transfer(tmp_path, runs):
-    return answer_transfer(TUNED | {"to": "batch=2M,tokens=200B,width=2048"}).text()
+    return transfer_text(answer_transfer(TUNED | {"to": "batch=2M,tokens=200B,width=2048"}))
 
 
 def a_conversion(tmp_path, runs):
