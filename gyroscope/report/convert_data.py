@@ -1,7 +1,9 @@
 """A conversion to another optimizer as plain data: what its text and its JSON show."""
 
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib.resources import files
 from typing import Any, final
 
 import numpy as np
@@ -15,33 +17,8 @@ from gyroscope.theory.law import Weights
 
 # Shares of a run at which a converted schedule is shown.
 SHARES = (0.0, 0.01, 0.1, 0.25, 0.5, 0.75, 0.9, 0.99)
-# From AdamW, by results/transfer.md, on an MLP and on a GPT: loss minus tuned AdamW's, and minus the best of half, once
-# and twice the learning rate.
-TRIALS = {
-    "NAdam": ((-0.009, -0.013), (0.0, 0.0)),
-    "Lion": ((0.025, -0.02), (0.024, 0.048)),
-    "SGDM": ((0.006, 0.537), (0.008, 0.04)),
-    "Muon": ((-0.021, -0.114), (0.02, 0.04)),
-    "Hyperball": ((0.021, 0.294), (0.015, 0.007)),
-}
-# The networks of the next two tables. None means that a conversion was not tried there.
-TRIED_ON = ("an MLP", "a CNN", "a GPT")
-# Loss at settings converted from AdamW, minus that at the best of nine settings. The next table has AdamW's loss at
-# settings converted back from these, minus that at its own best of nine.
-AGAINST_TUNED = {
-    "NAdam": (0.014, -0.004, 0.008),
-    "Lion": (0.015, 0.001, -0.055),
-    "SGDM": (0.008, 0.005, 0.165),
-    "Muon": (-0.006, None, 0.054),
-    "Hyperball": (0.013, -0.009, 0.002),
-}
-BACK_TO_ADAMW = {
-    "NAdam": (-0.013, 0.007, -0.007),
-    "Lion": (-0.005, 0.0, 0.105),
-    "SGDM": (-0.005, -0.011, 0.249),
-    "Muon": (-0.011, None, 0.193),
-    "Hyperball": (-0.018, 0.013, 0.097),
-}
+# Losses of the conversions on trial, written by tools/conversion_trials.py.
+TRIALS_FILE = "conversion_trials.json"
 INPUTS = ("fan_in", "unit_grad_norm", "shape")
 QUANTITIES = {"memory": "memory", "norm": "norm", "rotation": "rotation per step"}
 
@@ -99,20 +76,21 @@ class Conversion:
             yield "The gradient norm differs between layers, so give that of each layer: --unit-grad-norm 0.19,0.06."
         if self.rule.whole_matrix != converted.rule.whole_matrix and len(self.layers) == 1:
             yield "The answer is for matrices of this shape."
-        yield from self._trials()
+        yield self.trial
 
-    def _trials(self) -> Iterator[str]:
-        """Yield the results of our trials of the conversion."""
-        name = self.match.rule.name
-        if self.rule.name == "AdamW" and name in TRIALS:
-            (mlp, gpt), (mlp_lost, gpt_lost) = TRIALS[name]
-            yield f"On trial its loss minus tuned AdamW's was {mlp:+g} nats on an MLP and {gpt:+g} on a GPT (n = 3)."
-            yield f"The best of half, once and twice this learning rate was {mlp_lost:g} and {gpt_lost:g} better."
-            yield f"Its loss minus that of its own best of nine settings was {_on_networks(AGAINST_TUNED[name])}."
-        elif name == "AdamW" and self.rule.name in BACK_TO_ADAMW:
-            yield f"On trial its loss minus tuned AdamW's was {_on_networks(BACK_TO_ADAMW[self.rule.name])}."
-        else:
-            yield "No trial of ours supports this conversion yet."
+    @property
+    def trial(self) -> str:
+        """The result of our trial of the conversion."""
+        names = (self.rule.name, self.match.rule.name)
+        trial = next((each for each in read_trials() if (each["from"], each["to"]) == names), None)
+        if trial is None:
+            return "No trial of ours supports this conversion yet."
+        ends = [
+            f"{abs(nats):g} {'below' if nats < 0 else 'above'} on {network}" for network, nats in trial["nats"].items()
+        ]
+        # The unit and the reference are written once.
+        ends[0] = ends[0].replace(" ", " nats ", 1).replace(" on ", " tuned AdamW on ")
+        return f"In our trial it ended {join_words(ends)} (n = {trial['n']})."
 
     @property
     def layer_table(self) -> Table:
@@ -156,11 +134,9 @@ class Conversion:
         )
 
 
-def _on_networks(losses: tuple[float | None, ...]) -> str:
-    """Return the losses on the networks of the trials, in words."""
-    tried = [(loss, network) for loss, network in zip(losses, TRIED_ON, strict=True) if loss is not None]
-    words = [f"{loss:+g}{' nats' if not place else ''} on {network}" for place, (loss, network) in enumerate(tried)]
-    return f"{join_words(words)} (n = 5)"
+def read_trials() -> list[dict[str, Any]]:
+    """Return the trials of conversions: both optimizers, the number of seeds, and nats above tuned AdamW by network."""
+    return list(json.loads(files("gyroscope.report").joinpath(TRIALS_FILE).read_text(encoding="utf-8")))
 
 
 def _match(match: Match) -> dict[str, Any]:

@@ -30,9 +30,10 @@ from gyroscope_lab.transfer._pooled import Pooled, read_pooled
 from gyroscope_lab.transfer._rules_trial import COMPARED
 from gyroscope_lab.transfer._table import POOLED
 
-from gyroscope.report.convert_data import AGAINST_TUNED, BACK_TO_ADAMW, TRIALS
+from gyroscope.report.convert_data import read_trials
 from gyroscope.theory.transfer_rules import RECOMMENDED
 from tests.needs import muon_for
+from tools import conversion_trials
 
 RESULTS = Path(__file__).parents[2] / "results"
 
@@ -93,26 +94,22 @@ def test_seeds_that_settings_were_chosen_on_give_other_networks():
     assert first == again != other
 
 
-@pytest.mark.parametrize(("place", "network"), [(0, "mlp"), (1, "gpt")])
-def test_the_trials_that_a_conversion_quotes_are_those_of_the_record(place, network):
-    record = ExperimentRecord.read(RESULTS, f"transfer/conversion_{network}")
-    loss = np.array(record.data["values"]["loss"]).mean(0)
-    names = record.data["config"]["optimizers"]
-    by_name = dict(zip(names, loss.reshape(len(names), 3), strict=True))
-    for name, (above, lost) in TRIALS.items():
-        assert by_name[name][1] - by_name["AdamW"][1] == pytest.approx(above[place], abs=6e-4)
-        assert by_name[name][1] - by_name[name].min() == pytest.approx(lost[place], abs=6e-4)
+def test_the_trials_that_a_conversion_quotes_are_those_of_the_records():
+    assert read_trials() == conversion_trials.trials()
 
 
-@pytest.mark.parametrize(("place", "network"), [(0, "mlp"), (1, "cnn"), (2, "gpt")])
-def test_the_conversions_back_that_are_quoted_are_those_of_the_record(place, network):
-    record = ExperimentRecord.read(RESULTS, f"transfer/conversion_back_{network}")
-    loss = np.array(record.data["values"]["loss"]).mean(0)
-    names = record.data["config"]["optimizers"]
-    for name, (converted, tuned, back) in zip(names, loss[1:].reshape(-1, 3), strict=True):
-        if name in AGAINST_TUNED:
-            assert converted - tuned == pytest.approx(AGAINST_TUNED[name][place], abs=6e-4)
-            assert back - loss[0] == pytest.approx(BACK_TO_ADAMW[name][place], abs=6e-4)
+def test_a_quoted_trial_is_a_difference_of_two_mean_losses():
+    record = ExperimentRecord.read(RESULTS, "transfer/conversion_gpt")
+    loss = dict(
+        zip(record.data["config"]["optimizers"], np.array(record.data["values"]["loss"]).mean(0)[1::3], strict=True)
+    )
+    record = ExperimentRecord.read(RESULTS, "transfer/conversion_back_cnn")
+    back = np.array(record.data["values"]["loss"]).mean(0)
+    last = record.data["config"]["optimizers"][-1]
+    quoted = {(each["from"], each["to"]): each for each in read_trials()}
+    assert quoted["AdamW", "Muon"]["nats"]["a GPT"] == pytest.approx(loss["Muon"] - loss["AdamW"], abs=6e-4)
+    assert quoted[last, "AdamW"]["nats"]["a CNN"] == pytest.approx(back[-1] - back[0], abs=6e-4)
+    assert (quoted["AdamW", "Muon"]["n"], quoted[last, "AdamW"]["n"]) == (3, 5)
 
 
 @pytest.mark.parametrize("network", ["gpt", "mlp", "cnn"])
