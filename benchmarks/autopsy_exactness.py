@@ -17,7 +17,7 @@ from records import write_record
 from sklearn.datasets import load_digits
 from torch import nn
 from torch.nn.functional import cross_entropy
-from torch.optim import SGD, Adam, AdamW, RAdam
+from torch.optim import SGD, Adam, AdamW
 
 import gyroscope as gyro
 from gyroscope.optim import RotationalAdamW, RotationalSGD
@@ -25,7 +25,6 @@ from gyroscope.optim import RotationalAdamW, RotationalSGD
 OPTIMIZERS = {
     "AdamW": partial(AdamW, lr=3e-3, weight_decay=0.1),
     "Adam with L2": partial(Adam, lr=3e-3, weight_decay=1e-3),
-    "RAdam": partial(RAdam, lr=3e-3, weight_decay=0.1, decoupled_weight_decay=True),
     "SGD with momentum": partial(SGD, lr=0.1, momentum=0.9, weight_decay=1e-3),
     "RotationalAdamW": partial(RotationalAdamW, lr=3e-3, weight_decay=0.1),
     "RotationalSGD": partial(RotationalSGD, lr=0.1, momentum=0.9, weight_decay=1e-3),

@@ -20,7 +20,7 @@ from gyroscope.checkpoint.files.saved_optimizers import NAMES
 from gyroscope.checkpoint.last_step.group_step import GroupStep, StepRequest, group_steps, rate_notes
 from gyroscope.checkpoint.last_step.last_update import NOTHING
 from gyroscope.checkpoint.last_step.measuring import measure
-from gyroscope.checkpoint.layer_numbers import layer_numbers
+from gyroscope.checkpoint.layer_from_sums import layer_from_sums
 from gyroscope.optimizers import GroupRuleFunction, Rules
 from gyroscope.render.autopsy_document import autopsy_document
 from gyroscope.render.rendered import Document, Rendered
@@ -95,10 +95,9 @@ def autopsy(
 ) -> Autopsy:
     """Reconstruct the last step from weights and optimizer state, layer by layer and neuron by neuron.
 
-    The rotation of the last step is exact for SGD with momentum, AdamW, Adam, RAdam, Adamax, RMSprop with momentum,
-    rotational optimizers around them, Adam-S, Adam-SRT, SphericalAdam and k-Adam. It is an estimate for Nesterov's
-    momentum, NAdam after its first thousands of steps, Lion, Muon, and SGD-MRT in scale-invariant layers. Equilibrium
-    norms and the run length are those of the peak learning rate (`CheckpointLayer`). Nothing in a file is executed.
+    The rotation of the last step is exact for SGD with momentum, AdamW, Adam and rotational optimizers around them. It
+    is an estimate for Nesterov's momentum, Lion and Muon, and unknown for other optimizers. Equilibrium norms and the
+    run length are those of the peak learning rate (`CheckpointLayer`). Nothing in a file is executed.
     Weights and optimizer state are matched by name, or by order and shape (`files.matching`). Names and shapes decide
     which tensors have vectors (`gyroscope.model.by_name`).
 
@@ -169,7 +168,7 @@ def _examine(
         measured = measure(parameter, watched[0].split, group.update if group is not None else NOTHING)
         for each in watched:
             part = measured.part(each.start, each.stop)
-            layers[each.name] = layer_numbers(parameter, each, part, group, checkpoint.step)
+            layers[each.name] = layer_from_sums(parameter, each, part, group, checkpoint.step)
         if progress is not None:
             progress(done + 1, len(chosen))
     if not layers:

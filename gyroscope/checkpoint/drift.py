@@ -97,9 +97,6 @@ def _sums(old: ParameterState, new: ParameterState, split: Split) -> Array:
         sums[0, place] += dot(w, w)
         sums[1, place] += dot(w, d)
         sums[2, place] += dot(d, d)
-    del views
-    old.weight.release()
-    new.weight.release()
     return sums
 
 

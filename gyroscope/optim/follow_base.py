@@ -1,7 +1,7 @@
 """Following the base: a rotational optimizer rotates each layer as its base rule would, from the same norms."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, final
 
 import numpy as np
@@ -72,7 +72,7 @@ class Course:
     """The weights of one parameter group, with the motion of their base and the lengths of the optimizer's updates.
 
     `at_rest` is the base's motion at fixed norms, which gives these lengths. `update_sq` is their average, as the
-    optimizer has it. `factors` are those of the last step.
+    optimizer has it.
     """
 
     group: int
@@ -81,7 +81,6 @@ class Course:
     base: Motion
     at_rest: Motion
     update_sq: Array
-    factors: Array = field(default_factory=lambda: np.zeros(0))
 
     def angle_factors(self, rule: UpdateRule, lr: float, beta: float, square: float) -> Array:
         """Return the base's angle over the equilibrium angle for the next step of each weight."""
@@ -97,20 +96,18 @@ class Course:
         # The optimizer rotates by arctan of settled·factor·length/rms.
         factors = safe_divide(np.tan(np.minimum(angle, STEEPEST)), settled) * rms / length
         # At lr = 0 the ratio is not defined.
-        self.factors = np.asarray(np.where(np.isfinite(factors), factors, 1.0))
-        return self.factors
+        return np.asarray(np.where(np.isfinite(factors), factors, 1.0))
 
     def state(self) -> dict[str, Any]:
         """Return the state that changes, for a file."""
         motions = {"base": self.base.state(), "at_rest": self.at_rest.state()}
-        return {**motions, "update_sq": self.update_sq.tolist(), "factors": self.factors.tolist()}
+        return {**motions, "update_sq": self.update_sq.tolist()}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Continue from a saved state."""
         self.base.restore(state["base"])
         self.at_rest.restore(state["at_rest"])
         self.update_sq = np.array(state["update_sq"])
-        self.factors = np.array(state["factors"])
 
 
 @final
@@ -124,7 +121,7 @@ class BaseFollower:
         self._formula = "" if spec is None else spec.formula
         optimizer.follows_base = True
         self._hook = optimizer.register_step_pre_hook(self._before_step)
-        self._save_hook = optimizer.register_state_dict_post_hook(_save_factors)
+        self._save_hook = optimizer.register_state_dict_post_hook(_mark_state)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -165,12 +162,9 @@ class BaseFollower:
             course.restore(saved)
 
 
-def _save_factors(optimizer: Optimizer, state: dict[str, Any]) -> None:
-    """Add the factors of the last step by parameter number, which a checkpoint needs to give its angles."""
-    assert isinstance(optimizer, EngineOptimizer)
-    parameters = [p for group in optimizer.param_groups for p in group["params"]]
-    factors = optimizer.angle_factors
-    state["angle_factors"] = {number: factors[p] for number, p in enumerate(parameters) if p in factors}
+def _mark_state(_: Optimizer, state: dict[str, Any]) -> None:
+    """Mark a state whose last angles do not follow from its settings, so that no autopsy computes them."""
+    state["follows_base"] = True
 
 
 def _course(optimizer: EngineOptimizer, number: int, members: list[Decision], grads: Mapping[str, Tensor]) -> Course:

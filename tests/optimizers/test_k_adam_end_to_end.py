@@ -48,17 +48,14 @@ def test_rule_plan_and_prediction_agree(case, tmp_path):
 
 
 @pytest.mark.parametrize("case", EXPECTED)
-def test_an_autopsy_reads_the_last_step_exactly(case):
+def test_an_autopsy_predicts_by_the_rule_and_does_not_reconstruct_the_step(case):
+    options, rule = EXPECTED[case]
     model = network()
-    optimizer = optimizer_of(model, EXPECTED[case][0])
+    optimizer = optimizer_of(model, options)
     train(model, optimizer)
-    before = model[0].weight.detach().double().clone()
-    train(model, optimizer, steps=1)
-    after = model[0].weight.detach().double()
     layer = gyro.autopsy({"model": model.state_dict(), "optimizer": optimizer.state_dict()}).layers["0.weight"]
-    cosine = torch.nn.functional.cosine_similarity(before, after)
-    assert layer.exact
-    assert layer.rotation == pytest.approx(float(cosine.arccos().mean()), rel=0.01)
+    assert layer.rule == rule
+    assert np.isnan(layer.rotation)
 
 
 def test_coupled_decay_is_measured_without_a_prediction(tmp_path):

@@ -22,6 +22,10 @@ NO_LAST_UPDATE = {
     "adadelta": "it keeps no direction",
     "asgd": "it keeps no direction",
     "rotational": "its inner optimizer's formula is turned",
+    **dict.fromkeys(
+        ("nadam", "radam", "adamax", "rmsprop", "adam_s", "adam_srt", "sgd_mrt", "spherical_adam", "k_adam"),
+        "too rare in checkpoints",
+    ),
 }
 NO_LOSS_PART = {
     "sgd": "linear in the gradient: L2 is left out of it",

@@ -20,7 +20,6 @@ from gyroscope.model.parameters import clean_name
 WEIGHT_KEYS = ("model", "state_dict", "model_state_dict", "module", "net", "network", "weights", "params", "")
 # Levels of nesting that are searched.
 DEEPEST = 4
-NAN = float("nan")
 # Tensors that a state dict has beside parameters.
 BUFFERS = ("running_mean", "running_var", "num_batches_tracked", "inv_freq", "masked_bias")
 # Keys of the number of steps that were taken.
@@ -37,7 +36,6 @@ class ParameterState:
     weight: StoredTensor
     group: int = -1  # -1 without an optimizer
     state: Mapping[str, Any] = field(default_factory=dict)
-    angle_factor: float = 1.0  # of a rotational optimizer's angle in the last step, if `follow` set one
 
     @property
     def step(self) -> int | None:
@@ -89,20 +87,14 @@ def _checkpoint(
     weights = _weights(nodes)
     ordered = ordered and not _is_sorted(weights)
     weights, members = match_weights(weights, optimizers, model, ordered, folder)
-    factors = _angle_factors(nodes)
     parameters = []
     for key, weight in weights.items():
         parameter = ParameterState(clean_name(key), weight)
         if key in members:
-            group, _, state, factor = members[key]
-            factor = factors.get(parameter.name, factor)
-            parameter = replace(parameter, group=group, state=state, angle_factor=factor)
+            group, _, state = members[key]
+            parameter = replace(parameter, group=group, state=state)
         parameters.append(parameter)
-    settings = [
-        {key: value for key, value in group.items() if key not in ("params", "param_names")}
-        for node in optimizers
-        for group in node["param_groups"]
-    ]
+    settings = [_settings(group, node) for node in optimizers for group in node["param_groups"]]
     top = tree if isinstance(tree, Mapping) else {}
     extras = {key: top[key] for key in EXTRAS if key in top}
     schedulers = [node for node in nodes.values() if _is_scheduler(node)]
@@ -139,19 +131,14 @@ def _is_optimizer(node: Mapping[str, Any]) -> bool:
 
 
 def _is_scheduler(node: Mapping[str, Any]) -> bool:
-    is_chain = isinstance(node.get("_schedulers"), list)  # ChainedScheduler does not count its steps
+    is_chain = isinstance(node.get("_schedulers"), list)  # whose parts are not the schedule, so they are not searched
     return (isinstance(node.get("last_epoch"), int) or is_chain) and ("_last_lr" in node or "base_lrs" in node)
 
 
-def _angle_factors(nodes: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
-    """Return the factors of `gyro.optim.follow` on the last angles by weight, NaN if unknown."""
-    factors: dict[str, float] = {}
-    for node in nodes.values():
-        if isinstance(node.get("names"), list) and isinstance(node.get("courses"), list):
-            values = [value for course in node["courses"] for value in course.get("factors", ())]
-            known = len(values) == len(node["names"])
-            factors |= dict(zip(node["names"], values if known else [NAN] * len(node["names"]), strict=True))
-    return factors
+def _settings(group: Mapping[str, Any], optimizer: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of a group, and the mark that `gyro.optim.follow` leaves in the state of its optimizer."""
+    settings = {key: value for key, value in group.items() if key not in ("params", "param_names")}
+    return settings | {key: optimizer[key] for key in ("follows_base",) if key in optimizer}
 
 
 def _is_state_dict(node: Mapping[str, Any]) -> bool:
@@ -178,9 +165,9 @@ def _weights(nodes: Mapping[str, Mapping[str, Any]]) -> dict[str, StoredTensor]:
     for key, value in chosen.items():
         if not isinstance(value, StoredTensor) or not value.dtype.is_floating_point or key.endswith(BUFFERS):
             continue
-        if value.identity is None or value.identity not in seen:
+        if value.memory_address is None or value.memory_address not in seen:
             weights[key] = value
-        seen.add(value.identity)
+        seen.add(value.memory_address)
     return weights
 
 

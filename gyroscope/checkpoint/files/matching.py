@@ -24,12 +24,11 @@ class UnknownOrderError(ValueError):
 
 
 class Member(NamedTuple):
-    """A parameter in an optimizer. `shape` is None without a state. `follow` multiplied its last angle."""
+    """A parameter in an optimizer. `shape` is None without a state."""
 
     group: int
     shape: Shape | None
     state: Mapping[str, Any]
-    angle_factor: float = 1.0
 
 
 def match_parameters(
@@ -72,19 +71,12 @@ def match_parameters(
 
 
 def _members(number: int, optimizer: Mapping[str, Any], group: Mapping[str, Any]) -> list[Member]:
-    states = _by_number(optimizer["state"])
-    factors = optimizer.get("angle_factors")
-    factors = _by_number(factors) if isinstance(factors, Mapping) else {}
-    members = []
-    for key in group["params"]:
-        state = states.get(key, {})
-        members.append(Member(number, _shape(state, group), state, float(factors.get(key, 1.0))))
-    return members
-
-
-def _by_number(values: Mapping[Any, Any]) -> dict[Any, Any]:
-    """Return values by parameter. A folder of torch.distributed.checkpoint has numbers as text."""
-    return {int(key) if isinstance(key, str) and key.isdigit() else key: value for key, value in values.items()}
+    # A folder of torch.distributed.checkpoint has numbers as text.
+    states = {
+        int(key) if isinstance(key, str) and key.isdigit() else key: state for key, state in optimizer["state"].items()
+    }
+    found = [states.get(key, {}) for key in group["params"]]
+    return [Member(number, _shape(state, group), state) for state in found]
 
 
 def _shape(state: Mapping[str, Any], group: Mapping[str, Any]) -> Shape | None:

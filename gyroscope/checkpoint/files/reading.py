@@ -1,20 +1,16 @@
 """Files to trees of dictionaries whose leaves are plain values and stored tensors, read on demand.
 
 Nothing is executed: torch's files are unpickled with weights_only=True, and safetensors contain no code. Files are
-mapped into memory, and the pages of each tensor are released after use, so a file may be larger than memory.
+mapped into memory, so a file may be larger than memory.
 """
 
 import argparse
-import ctypes
 import json
-import mmap
-import os
 import pathlib
 import re
-import sys
 import zipfile
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -29,37 +25,29 @@ HARMLESS: list[Any] = [argparse.Namespace, pathlib.PosixPath, pathlib.PurePosixP
 # Most entries of a tensor that repeats its memory, as after `expand`. 10⁸ are read within a second.
 MAX_REPEATED_ENTRIES = 10**8
 NOT_OURS = "this file was not written by torch.save or safetensors"
-# madvise's number for releasing pages on Linux.
-DONTNEED = 4
-
-# Addresses at which a file is mapped into memory: first byte, and first byte after.
-Ranges = Sequence[tuple[int, int]]
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class StoredTensor:
-    """A tensor in a file or in memory. `load` returns its values, and `release` releases its pages.
+    """A tensor in a file or in memory. `load` returns its values.
 
-    `identity` is equal for two names of one tensor, such as tied weights, and None if unknown.
+    `memory_address` is equal for two names of one tensor, such as tied weights, and None if unknown.
     """
 
     shape: tuple[int, ...]
     dtype: torch.dtype
     load: Callable[[], Tensor]
-    release: Callable[[], None] = lambda: None
-    identity: tuple[int, int] | None = None
+    memory_address: tuple[int, int] | None = None  # of the storage, and offset in it
 
     @classmethod
-    def of(cls, tensor: Tensor, mapped: Ranges = ()) -> "StoredTensor":
-        """Wrap a tensor that is in memory already, or in the `mapped` memory of a file."""
+    def of(cls, tensor: Tensor) -> "StoredTensor":
+        """Wrap a tensor that is in memory already, or in a mapped file."""
         whole = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
         stored = cls(tuple(whole.shape), whole.dtype, lambda: _with_values(whole))
         if not _has_values(whole) or not whole.numel():
             return stored
-        storage = whole.untyped_storage()
-        identity = (storage.data_ptr(), int(whole.storage_offset()))
-        return replace(stored, release=lambda: _give_back(storage, mapped), identity=identity)
+        return replace(stored, memory_address=(whole.untyped_storage().data_ptr(), int(whole.storage_offset())))
 
 
 def _has_values(tensor: Tensor) -> bool:
@@ -107,7 +95,7 @@ def read_file(path: Path) -> Any:
     """Read the tree in a file of torch or safetensors, mapped into memory. Raise ValueError if that is impossible."""
     with refusing(str(path)):
         tree = _read_safetensors(path) if is_safetensors(path) else _read_torch(path)
-        return stored(tree, _mapped_ranges(path))
+        return stored(tree)
 
 
 def is_safetensors(path: Path) -> bool:
@@ -152,21 +140,21 @@ def _why_not(error: str) -> str:
     return "it is truncated or damaged: copy it again, or take the checkpoint before it" if is_cut else ""
 
 
-def stored(tree: Any, mapped: Ranges = ()) -> Any:
+def stored(tree: Any) -> Any:
     """Return the tree with each tensor replaced by a stored tensor. Objects that occur twice are converted once."""
     made: dict[int, Any] = {}
 
     def convert(value: Any) -> Any:
         if id(value) not in made:
-            made[id(value)] = _converted(value, convert, mapped)
+            made[id(value)] = _converted(value, convert)
         return made[id(value)]
 
     return convert(tree)
 
 
-def _converted(value: Any, convert: Callable[[Any], Any], mapped: Ranges) -> Any:
+def _converted(value: Any, convert: Callable[[Any], Any]) -> Any:
     if isinstance(value, Tensor):
-        return StoredTensor.of(value, mapped)
+        return StoredTensor.of(value)
     if isinstance(value, argparse.Namespace):
         return convert(vars(value))
     if isinstance(value, OrderedDict):  # as module.state_dict() returns it
@@ -176,28 +164,3 @@ def _converted(value: Any, convert: Callable[[Any], Any], mapped: Ranges) -> Any
     if type(value) in (list, tuple):
         return type(value)(convert(item) for item in value)
     return value
-
-
-def _mapped_ranges(path: Path) -> Ranges:
-    """Return where the file is mapped into this process. Empty on systems other than Linux."""
-    if sys.platform != "linux":
-        return ()
-    name = os.path.realpath(path)
-    ranges = []
-    for line in Path("/proc/self/maps").read_text(encoding="utf-8", errors="surrogateescape").splitlines():
-        addresses, _, _, _, _, *mapped = line.split(maxsplit=5)
-        if mapped == [name]:
-            first, last = addresses.split("-")
-            ranges.append((int(first, 16), int(last, 16)))
-    return ranges
-
-
-def _give_back(storage: torch.UntypedStorage, mapped: Ranges) -> None:
-    """Release the pages of a storage if the file is mapped there. A later read reads the file again."""
-    start = storage.data_ptr()
-    stop = start + storage.nbytes()
-    # The unpickler can also create tensors in ordinary memory, whose values would be lost.
-    if start == stop or not any(first <= start and stop <= last for first, last in mapped):
-        return
-    page_start = start // mmap.PAGESIZE * mmap.PAGESIZE
-    ctypes.CDLL(None).madvise(ctypes.c_void_p(page_start), ctypes.c_size_t(stop - page_start), DONTNEED)

@@ -16,12 +16,7 @@ import torch
 
 from gyroscope._types import Array, Number
 from gyroscope.theory.law import safe_divide
-from gyroscope.theory.rules.nadam import nadam_momentum
 from gyroscope.theory.rules.sgdm import update_power
-
-# Above this ratio of NAdam's update under noise to that of a steady gradient there is no estimate. The ratio ends at
-# 1.16.
-MAX_LENGTH_RATIO = 1.25
 
 
 def nesterov_direction(buffer: Number, momentum: float) -> Number:
@@ -33,27 +28,6 @@ def nesterov_direction(buffer: Number, momentum: float) -> Number:
     '1.158'
     """
     return buffer * ((1 - momentum**2) * update_power(momentum, nesterov=True)) ** 0.5
-
-
-def nadam_direction(
-    m: Number, v: Number, betas: tuple[float, float], momentum_decay: float, eps: float, step: int
-) -> Number:
-    """Estimate NAdam's u = (a·g + b·m)/(√v̂ + ε) without its last g: along m, with the length of white noise.
-
-        E‖a·g + b·m‖²/E‖m‖² = b² + (a² + 2ab(1-β1))·(1+β1)/(1-β1)     (ours: docs/theory.md, "Signal")
-
-    a = 1-μ_t and b = μ_{t+1} are torch's. Their momentum μ grows from β1/2 to β1 within some 15,000 steps. Before that
-    an update is mostly its last gradient, so the result is NaN.
-
-    >>> [f"{nadam_direction(1.0, 1.0, (0.9, 0.999), 4e-3, 0.0, step):.3f}" for step in (100_000, 5_000)]
-    ['1.158', 'nan']
-    """
-    beta1, beta2 = betas
-    a = 1 - nadam_momentum(beta1, step, momentum_decay)
-    b = nadam_momentum(beta1, step + 1, momentum_decay)
-    length = (b**2 + (a**2 + 2 * a * b * (1 - beta1)) * (1 + beta1) / (1 - beta1)) ** 0.5
-    known = length if length < MAX_LENGTH_RATIO * (a + b) else float("nan")
-    return m * known / ((v / (1 - beta2**step)) ** 0.5 + eps)
 
 
 class StepSums(NamedTuple):
@@ -96,7 +70,6 @@ class VectorMeasurement:
     dtype: torch.dtype = torch.float32  # of the weights
     steps: int = 1  # updates of this parameter, 1 if unknown
     turns: int = 1  # the same for a rotational optimizer
-    angle_factor: float = 1.0  # of its last angle, if `follow` set one
 
     @property
     def non_finite(self) -> npt.NDArray[np.bool_]:

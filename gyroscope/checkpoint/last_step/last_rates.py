@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, final
 
 import numpy as np
 
-from gyroscope.checkpoint.last_step.torch_schedules import Schedule, Setting, State, steps_done, torch_schedule
+from gyroscope.checkpoint.last_step.torch_schedules import Schedule, Setting, State, torch_schedule
 
 # torch computes schedules step by step, and rounding makes them drift from their closed form.
 AGREES = 1e-5
@@ -79,7 +79,7 @@ class SavedRate:
     def rates(self, given: float | None = None) -> Rates:
         """Return the rates, with that of the last step if it is given.
 
-        `initial_lr` is the peak of most schedules. OneCycleLR and CyclicLR begin lower. If the form of the schedule is
+        `initial_lr` is the peak of most schedules. OneCycleLR begins lower. If the form of the schedule is
         unknown, the mean is that of a linear or cosine schedule.
         """
         last = self._last() if given is None else Last(given)
@@ -116,7 +116,7 @@ class SavedRate:
         """The first schedule of the file that agrees with the saved rate."""
         for state in self.schedulers:
             with suppress(*NOT_TORCHS):
-                course = ConfirmedSchedule(torch_schedule(self.number, state, self.group), steps_done(state))
+                course = ConfirmedSchedule(torch_schedule(self.number, state, self.group), state["last_epoch"])
                 if self._agrees(course):
                     return course
         config = self.extras.get("config")

@@ -12,37 +12,20 @@ from torch import Tensor
 
 from gyroscope._types import Array
 from gyroscope.checkpoint.files.saved_optimizers import inner_name, rule_of_group
-from gyroscope.checkpoint.last_step.inverse_step import (
-    VectorMeasurement,
-    angles,
-    nadam_direction,
-    nesterov_direction,
-)
-from gyroscope.checkpoint.last_step.turned_step import (
-    adam_s_angles,
-    adam_srt_angles,
-    betas_of,
-    hyperball_angles,
-    sgd_mrt_angles,
-    spherical_adam_angles,
-    turned_angles,
-)
-from gyroscope.optim import loss_gradient_part
-from gyroscope.optim.formulas import adam_numbers
+from gyroscope.checkpoint.last_step.inverse_step import VectorMeasurement, angles, nesterov_direction
+from gyroscope.checkpoint.last_step.rotational_step import hyperball_angles, rotational_angles
 from gyroscope.optimizers import CAUTIOUS_DECAY, Group, OptimizerSpec, spec_by_name
 from gyroscope.theory import UpdateRule
 from gyroscope.theory.law import Weights
-from gyroscope.theory.stability import kadam_betas
 
 Direction = Callable[[list[Tensor], int], Tensor]
 Angles = Callable[[VectorMeasurement], Array]
 NAN = float("nan")
-MOMENTS = ("exp_avg", "exp_avg_sq")
 # Options that are missing from files of older torch versions and of other libraries.
-DEFAULTS = {"amsgrad": False, "eps": 1e-8, "momentum_decay": 4e-3, "weight_decay": 0.0, "coupled": False}
+DEFAULTS = {"amsgrad": False, "eps": 1e-8}
 UNKNOWN = "the step of this optimizer cannot be reconstructed from its state"
-LAST_GRADIENT = "NAdam's first thousands of updates are mostly the last gradient, which the file does not contain"
 CODE = "its angle is a function or a rule, which the file does not contain"
+FOLLOWS = "gyro.optim.follow set its angles, which the file does not contain"
 # By the smaller dimension of a matrix, from docs/theory.md, "The last step of a checkpoint". Rows of a classifier's
 # gradient add up to zero, so the update of a head with few rows is shorter than its rule predicts.
 MUON_ERRORS = MappingProxyType({32: 0.05, 16: 0.2, 8: 0.35, 0: 1.2})
@@ -88,7 +71,6 @@ def _first(state: list[Tensor], _: int) -> Tensor:
 
 Formula = Callable[[Group], LastUpdate]
 NOTHING = LastUpdate()
-# torch's SGD and RMSprop with momentum.
 BUFFER = LastUpdate(("momentum_buffer",), _first, exact=True, counted=False)
 LION = LastUpdate(("exp_avg",), lambda x, _: x[0].sign(), errors={0: 0.2}, counted=False)
 MUON = LastUpdate(errors=MUON_ERRORS)
@@ -108,22 +90,36 @@ def last_update(name: str | None, group: Group, state: Collection[str] = ()) -> 
 
 def _by_formula(spec: OptimizerSpec, group: Group) -> LastUpdate:
     formula = LAST_UPDATES.get(spec.formula)
-    return NOTHING if formula is None else formula({**DEFAULTS, **group})
+    if formula is None:
+        return LastUpdate(
+            unknown=f"an autopsy does not reconstruct steps of {spec.name}. Measure them with gyro.Tracker"
+        )
+    return formula({**DEFAULTS, **group})
 
 
 # torch's optimizers. To maximise, they negate the gradient before they use it.
 
 
-def _adamax(group: Group) -> LastUpdate:
-    keys = ("exp_avg", "exp_inf")
-    return LastUpdate(keys, _direction(loss_gradient_part.adamax, keys, group), exact=True)
+def _adam(group: Group) -> LastUpdate:
+    beta1, beta2 = betas_of(group)
+    eps = float(group["eps"])
 
+    def direction(x: list[Tensor], t: int) -> Tensor:
+        """Return m̂/(√v̂ + ε)."""
+        m, v = x
+        return (m / (1 - beta1**t)) / ((v / (1 - beta2**t)).sqrt() + eps)
 
-def _adam(group: Group, function: loss_gradient_part.Part = loss_gradient_part.adam) -> LastUpdate:
     keys = ("exp_avg", "max_exp_avg_sq" if group["amsgrad"] else "exp_avg_sq")
     # Signal and noise need averages, and amsgrad's is a maximum.
-    betas = None if group["amsgrad"] else betas_of(group)
-    return LastUpdate(keys, _direction(function, keys, group), exact=True, adam_betas=betas)
+    betas = None if group["amsgrad"] else (beta1, beta2)
+    return LastUpdate(keys, direction, exact=True, adam_betas=betas)
+
+
+def betas_of(group: Group) -> tuple[float, float]:
+    """Return the betas of a group, or raise ValueError."""
+    if group.get("betas") is None:
+        raise ValueError("the file does not contain the betas of its optimizer: pass betas=… (--betas …)")
+    return float(group["betas"][0]), float(group["betas"][1])
 
 
 def _sgd(group: Group) -> LastUpdate:
@@ -133,33 +129,11 @@ def _sgd(group: Group) -> LastUpdate:
     return replace(BUFFER, direction=lambda x, _: nesterov_direction(x[0], momentum), exact=False, errors={0: 0.35})
 
 
-def _direction(function: loss_gradient_part.Part, keys: tuple[str, ...], group: Group) -> Direction:
-    """Return u by the function that computes Δ = -u from the moments after a step. It removes an L2 term, here 0."""
-
-    def direction(x: Sequence[Tensor], t: int) -> Tensor:
-        numbers = loss_gradient_part.direction_numbers({"weight_decay": 0.0, **group}, {"t": t})
-        return -function(loss_gradient_part.CoupledStep(dict(zip(keys, x, strict=True)), x[0], x[0], 0.0, 0.0, numbers))
-
-    return direction
-
-
-def _nadam(group: Group) -> LastUpdate:
-    betas = betas_of(group)
-    settings = (betas, float(group["momentum_decay"]), float(group["eps"]))
-    return LastUpdate(
-        MOMENTS,
-        lambda x, t: nadam_direction(x[0], x[1], *settings, t),
-        errors={0: 0.25},
-        adam_betas=betas,
-        unknown=LAST_GRADIENT,
-    )
-
-
 # Rotational optimizers
 
 
 def _rotational(spec: OptimizerSpec, group: Group, state: Collection[str]) -> LastUpdate:
-    """Return the inner rule's direction, with the angle of the group's settings (`turned_step.turned_angles`)."""
+    """Return the inner rule's direction, with the angle of the group's settings (`rotational_step`)."""
     base = spec_by_name(inner_name(group, state) if spec.wraps else spec.base)
     inner = NOTHING if base is None else _by_formula(base, group)
     is_hyperball = group.get("mode") == "hyperball"
@@ -169,8 +143,10 @@ def _rotational(spec: OptimizerSpec, group: Group, state: Collection[str]) -> La
     by_code = CODE in (group.get("angular_update", CODE), group.get("angle_schedule", CODE))
     if spec.wraps and not is_hyperball and by_code:
         return replace(NOTHING, unknown=CODE)
+    if group.get("follows_base"):
+        return replace(NOTHING, unknown=FOLLOWS)
     if base is None or inner.direction is None or "beta" not in group:
-        return NOTHING
+        return replace(NOTHING, unknown=inner.unknown)
     settings: dict[str, Any] = dict(group)
     if is_hyperball:
         settings |= {"beta": 0.0, "update_average": "plain", "centre": False, "eps": 0.0, "angular_update": None}
@@ -181,7 +157,7 @@ def _rotational(spec: OptimizerSpec, group: Group, state: Collection[str]) -> La
         inner,
         adam_betas=None if is_mixed else inner.adam_betas,
         rows=("radius", "update_sq"),
-        angles=lambda measured: turned_angles(settings, measured, _angle(settings, rule, measured), base.formula),
+        angles=lambda measured: rotational_angles(settings, measured, _angle(settings, rule, measured), base.formula),
         turns=True,
     )
 
@@ -195,49 +171,7 @@ def _angle(group: Group, rule: UpdateRule | None, measured: VectorMeasurement) -
     return NAN if settled is None else float(settled)
 
 
-# Our other optimizers
-
-
-def _by_vector(rows: tuple[str, ...], function: Callable[[Group, VectorMeasurement], Array]) -> Formula:
-    return lambda group: LastUpdate(("exp_avg",), _first, exact=True, rows=rows, angles=partial(function, group))
-
-
-def _sgd_mrt(group: Group) -> LastUpdate:
-    return replace(BUFFER, exact=False, errors={0: 0.005}, angles=partial(sgd_mrt_angles, group))
-
-
-def _k_adam(group: Group) -> LastUpdate:
-    """Return the update of the last stage."""
-    betas = group["betas"]
-    stages = betas if isinstance(betas[0], Sequence) else kadam_betas(group["strategy"], group["k"], tuple(betas))
-    beta1, beta2 = stages[-1]
-    eps = float(group["eps"])
-
-    def direction(x: list[Tensor], t: int) -> Tensor:
-        m, v = x
-        update: Tensor = m / (adam_numbers(beta1, beta2, t, eps)["bias"] * (v.sqrt() + eps))
-        return update
-
-    # Only the first stage has averages of the gradient.
-    adam_betas = (beta1, beta2) if len(stages) == 1 else None
-    return LastUpdate(MOMENTS, direction, exact=True, adam_betas=adam_betas)
-
-
 # By the formula of the optimizer's record.
 LAST_UPDATES: Mapping[str, Formula] = MappingProxyType(
-    {
-        "adam": _adam,
-        "radam": lambda group: _adam(group, loss_gradient_part.radam),
-        "nadam": _nadam,
-        "adamax": _adamax,
-        "sgd": _sgd,
-        "rmsprop": lambda _: BUFFER,
-        "lion": lambda _: LION,
-        "muon": lambda _: MUON,
-        "adam_s": _by_vector(("exp_avg_sq",), adam_s_angles),
-        "adam_srt": _by_vector(("exp_avg_sq",), adam_srt_angles),
-        "sgd_mrt": _sgd_mrt,
-        "spherical_adam": _by_vector(("radius", "exp_avg_sq"), spherical_adam_angles),
-        "k_adam": _k_adam,
-    }
+    {"adam": _adam, "sgd": _sgd, "lion": lambda _: LION, "muon": lambda _: MUON}
 )

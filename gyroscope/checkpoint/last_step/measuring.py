@@ -19,7 +19,7 @@ AT_ONCE = 2**16
 
 
 def measure(parameter: ParameterState, split: Split, update: LastUpdate) -> VectorMeasurement:
-    """Return all sums of a parameter, and release its memory."""
+    """Return all sums of a parameter."""
     weight = parameter.weight
     kept = _kept(parameter, split, update)
     steps = parameter.step or 1
@@ -49,9 +49,6 @@ def measure(parameter: ParameterState, split: Split, update: LastUpdate) -> Vect
             beta1, beta2 = update.adam_betas
             moments[0, place] += dot(state[0], state[0]) / (1 - beta1**steps) ** 2
             moments[1, place] += state[1].sum(1).numpy() / (1 - beta2**steps)
-    del views
-    for stored in (weight, *(parameter.state[name] for name in names)):
-        stored.release()
     return VectorMeasurement(
         known,
         StepSums(*sums),
@@ -64,20 +61,19 @@ def measure(parameter: ParameterState, split: Split, update: LastUpdate) -> Vect
         weight.dtype,
         steps,
         turns or steps,
-        parameter.angle_factor,
     )
 
 
 def _entries(parameter: ParameterState, name: str) -> Tensor:
-    """Return a state tensor of the weight's shape, or the last one of a stack, such as k-Adam's stages."""
+    """Return a state tensor of the weight's shape."""
     shape = parameter.weight.shape
     stored: StoredTensor = parameter.state[name]
-    if stored.shape != shape and stored.shape[1:] != shape:
+    if stored.shape != shape:
         raise ValueError(
             f"the optimizer's {name} of {parameter.name!r} has the shape {stored.shape}, the weight {shape}. They are "
             "not from the same model"
         )
-    return stored.load() if stored.shape == shape else stored.load()[-1]
+    return stored.load()
 
 
 def _kept(parameter: ParameterState, split: Split, update: LastUpdate) -> Mapping[str, Array] | None:

@@ -20,7 +20,6 @@ from torch.optim import SGD, AdamW
 from torch.optim.lr_scheduler import CosineAnnealingLR, LambdaLR
 
 import gyroscope as gyro
-from gyroscope.checkpoint.files.formats import open_checkpoint
 from tests.checkpoint.training import STEPS, assert_same_rotation, network, train
 
 ADAMW = partial(AdamW, lr=1e-2, weight_decay=0.1)
@@ -138,24 +137,8 @@ def test_our_own_checkpoint_of_the_lab(tmp_path):
     assert all(0 < layer.rotation < 0.1 and layer.exact for layer in autopsy.layers.values())
 
 
-@pytest.mark.parametrize(
-    ("optimizer", "asked", "follow"),
-    [
-        ("adamw", None, False),
-        ("muon", None, False),
-        ("rotational-adamw", None, False),
-        ("rotational-adamw", None, True),
-        ("rotational-sgd", None, False),
-        ("hyperball", None, False),
-        ("adamh", None, False),
-        ("adam-srt", "adam-srt", False),
-        ("spherical-adam", None, False),
-        ("k-adam", None, False),
-    ],
-)
-def test_a_lab_checkpoint_tells_the_last_step_of_a_schedule_by_the_rate_that_it_was_taken_with(
-    optimizer, asked, follow, tmp_path
-):
+@pytest.mark.parametrize("optimizer", ["adamw", "muon", "rotational-adamw", "rotational-sgd", "hyperball", "adamh"])
+def test_a_lab_checkpoint_tells_the_last_step_of_a_schedule_by_the_rate_that_it_was_taken_with(optimizer, tmp_path):
     config = lab.TrainConfig(
         task="digits",
         model="mlp:width=16",
@@ -163,18 +146,17 @@ def test_a_lab_checkpoint_tells_the_last_step_of_a_schedule_by_the_rate_that_it_
         steps=12,
         warmup=4,
         schedule="linear",
-        follow=follow,
         sample_every=1,
     )
     with lab.train(config, tmp_path).run() as run:
         measured = {name: run.series(name, "angular_update")[-1] for name in run.layers}
     newest, before = sorted((tmp_path / "checkpoints").glob("*.pt"))[::-1]
-    autopsy = gyro.autopsy(newest, optimizer=asked)
+    autopsy = gyro.autopsy(newest)
     assert not autopsy.notes  # nothing is assumed about the rate
     for name, angle in measured.items():
         tolerance = 1e-4 if autopsy.layers[name].exact else 0.15
         assert autopsy.layers[name].rotation == pytest.approx(angle, rel=tolerance), name
-    assert gyro.autopsy(before, newest, optimizer=asked).drifts[0].steps == 12 - int(before.stem.removeprefix("step-"))
+    assert gyro.autopsy(before, newest).drifts[0].steps == 12 - int(before.stem.removeprefix("step-"))
 
 
 def test_a_lab_checkpoint_of_an_older_version_says_that_the_saved_rate_is_the_next_steps(tmp_path):
@@ -277,17 +259,6 @@ def test_fused_queries_keys_and_values_are_three_layers_in_rows_and_in_hugging_f
         rows = weights["h.0.c_attn.weight"] if shape == (24, 8) else weights["h.0.c_attn.weight"].T
         keys = autopsy.layers["h.0.c_attn.weight[k]"]
         assert keys.norm == pytest.approx(float((rows[8:16] ** 2).sum(1).mean() ** 0.5), rel=1e-6)
-
-
-def test_a_file_is_mapped_and_can_be_read_again_after_its_pages_were_given_back(tmp_path):
-    model = network()
-    torch.save({"model": model.state_dict()}, tmp_path / "a.pt")
-    save_file(model.state_dict(), tmp_path / "a.safetensors")
-    for file in ("a.pt", "a.safetensors"):
-        weight = open_checkpoint(tmp_path / file).parameters[0].weight
-        before = weight.load().clone()
-        weight.release()
-        assert torch.equal(weight.load(), before)
 
 
 def test_state_dicts_in_memory_are_left_as_they_are(tmp_path: Path):

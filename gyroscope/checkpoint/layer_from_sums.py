@@ -14,7 +14,7 @@ from gyroscope.theory import UpdateRule, signal
 from gyroscope.theory.law import safe_divide
 
 
-def layer_numbers(
+def layer_from_sums(
     parameter: ParameterState,
     watched: WatchedLayer,
     measured: VectorMeasurement,
@@ -94,16 +94,13 @@ def _equilibrium(
 def _unit_grad_norm(group: GroupStep, measured: VectorMeasurement) -> float | None:
     """Return RMS gradient norm times weight norm from the optimizer's state, or None if it is unknown.
 
-    Adam's v has it, including L2 if that is in the gradient. Adam-S's v is a mean over the entries of a vector. SGD's
-    buffer has E‖g‖²/(1-α²) if gradients are white. For other gradients it has SMD's h, on which the norm depends.
+    Adam's v has it, including L2 if that is in the gradient. SGD's buffer has E‖g‖²/(1-α²) if gradients are white. For
+    other gradients it has SMD's h, on which the norm depends.
     """
     ww = mean_known(measured.sums.ww)
     coupled = 0.0 if group.rule is None or group.rule.is_decoupled else float(group.settings.get("weight_decay") or 0.0)
     if group.update.adam_betas is not None:
         square = mean_known(measured.moments[1]) - coupled**2 * ww
-    elif "exp_avg_sq" in measured.kept:
-        v = measured.kept["exp_avg_sq"] / (1 - float(group.settings["betas"][1]) ** measured.steps)
-        square = measured.fan_in * mean_known(v) - coupled**2 * ww
     elif "momentum_buffer" in group.update.keys:
         momentum = float(group.settings["momentum"])
         share = 1 - float(group.settings.get("dampening") or 0.0)

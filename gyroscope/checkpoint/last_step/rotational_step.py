@@ -1,4 +1,4 @@
-"""The last step of optimizers that rotate vectors or transport their momentum, reconstructed: angles per vector."""
+"""The last step of rotational optimizers, reconstructed: the angle of each vector."""
 
 from collections.abc import Sequence
 from numbers import Real
@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from gyroscope._types import Array, Number
-from gyroscope.checkpoint.last_step.inverse_step import StepSums, VectorMeasurement, angles
+from gyroscope._types import Array
+from gyroscope.checkpoint.last_step.inverse_step import VectorMeasurement
 from gyroscope.geometry import at_least_float32
 from gyroscope.optim.rotation import rotation_step
 from gyroscope.optimizers import Group
@@ -19,7 +19,7 @@ ROUNDS = 30
 SETTLED = 1e-5
 
 
-def turned_angles(group: Group, measured: VectorMeasurement, angle: float, formula: str) -> Array:
+def rotational_angles(group: Group, measured: VectorMeasurement, angle: float, formula: str) -> Array:
     """Return the angle of a rotational optimizer's last step per vector, in radians. NaN if unknown.
 
         ω' = A·ω + B·Δ + D  rotates by  atan2(‖x - ⟨x,ω⟩ω/‖ω‖²‖·‖ω‖, A‖ω‖² + ⟨x,ω⟩),  x = B·Δ + D     (RE Algorithm 1)
@@ -34,7 +34,7 @@ def turned_angles(group: Group, measured: VectorMeasurement, angle: float, formu
     options: dict[str, Any] = {"fan_in": d, "shape": measured.shape, "dtype": measured.dtype}
     eps = group.get("eps", 0.0)
     options |= {"lr": float(group["lr"]), "eps": float(eps) if isinstance(eps, Real) else 0.0, "formula": formula}
-    turn = rotation_step(dict(group), angle * measured.angle_factor, t, **options)
+    turn = rotation_step(dict(group), angle, t, **options)
     # The average ν in the state already includes this step.
     numbers = turn.numbers._replace(beta=1.0)
     # In the precision of the step, so that its limits of rounding are the same.
@@ -75,76 +75,8 @@ def _led_back(after: Sequence[Array], coefficients: Sequence[Array], d: int) -> 
     return ww0, wu0, np.arctan2(np.sqrt(across2), A * ww0 + along)
 
 
-def betas_of(group: Group) -> tuple[float, float]:
-    """Return the betas of a group, or raise ValueError."""
-    if group.get("betas") is None:
-        raise ValueError("the file does not contain the betas of its optimizer: pass betas=… (--betas …)")
-    return float(group["betas"][0]), float(group["betas"][1])
-
-
 def hyperball_angles(group: Group, measured: VectorMeasurement) -> Array:
     """Return sin η = lr·sin ∠(W', u), because W and W' = s·(W - lr·R·n(u)) have the same norm R (ours)."""
     cosine2 = measured.sums.wu**2 / (measured.sums.ww * measured.sums.uu)
     turned = np.arcsin(float(group["lr"]) * np.sqrt(np.maximum(1 - cosine2, 0.0)))
     return np.where(measured.kept["radius"] > 0, turned, np.nan)
-
-
-def _update_size(group: Group, measured: VectorMeasurement) -> Array:
-    """Return the factor from m to m̂/(√v̂ + ε), with one v per vector."""
-    beta1, beta2 = betas_of(group)
-    t = measured.steps
-    root_v = np.sqrt(measured.kept["exp_avg_sq"] / (1 - beta2**t))
-    return np.asarray(1 / ((1 - beta1**t) * (root_v + float(group["eps"]))))
-
-
-def adam_s_angles(group: Group, measured: VectorMeasurement) -> Array:
-    """Return the angle of Adam-S, whose decay is part of m."""
-    lr = float(group["lr"])
-    size = _update_size(group, measured)
-    sums = StepSums(measured.sums.ww, size * measured.sums.wu, size**2 * measured.sums.uu)
-    return angles(sums.before(lr, 0.0), lr, 0.0)
-
-
-def adam_srt_angles(group: Group, measured: VectorMeasurement) -> Array:
-    """Return the angle of Adam-SRT, where v is rescaled with the norm after the step, so the decay cancels.
-
-    sin η = lr·‖m̂‖/((√v̂ + ε)·‖ω'‖)     (ours, from `transported_angles`, except for a part η² of ε)
-    """
-    lengths = np.sqrt(measured.sums.uu / measured.sums.ww)
-    return np.asarray(np.arcsin(float(group["lr"]) * lengths * _update_size(group, measured)))
-
-
-def spherical_adam_angles(group: Group, measured: VectorMeasurement) -> Array:
-    """Return tan η = s·‖m‖ with the step's rate s, because transport along the geodesic keeps ‖m‖."""
-    beta1, beta2 = betas_of(group)
-    lr = float(group["lr"])
-    eps = float(group["eps"])
-    t = measured.steps
-    v = measured.kept["exp_avg_sq"]
-    mm = measured.sums.uu
-    if group["v0"] is None:
-        rate = lr * (1 - beta2**t) ** 0.5 / ((1 - beta1**t) * (np.sqrt(v) + eps))
-    else:  # AdamG* takes its step before v includes the gradient, and m is only the gradient
-        rate = lr / (np.sqrt(np.maximum(v - mm, 0.0) / beta2) + eps)
-    return np.where(measured.kept["radius"] > 0, np.arctan(rate * np.sqrt(mm)), np.nan)
-
-
-def sgd_mrt_angles(group: Group, measured: VectorMeasurement) -> Array:
-    """Return the angle of SGD-MRT, assuming that its gradient is orthogonal to ω."""
-    lr = float(group["lr"])
-    return transported_angles(measured.sums.ww, measured.sums.uu, lr, lr * float(group["weight_decay"]))
-
-
-def transported_angles(ww: Array, mm: Array, rate: Number, decay: Number) -> Array:
-    """Return the angle of a step after which the momentum was rescaled and transported, ‖m‖² = mm. NaN if none.
-
-        RT(y) of ω' = ω - rate·y is the part of ω across ω', over the rate (SP 18), so that
-        sin 2η = 2(1-a)·rate·‖m‖/‖ω'‖     (ours)
-
-    a is the share of ω that the step removed along ω: rate·λ times the gradient's share in y, if the gradient is
-    orthogonal to ω. A radial gradient changes 1-a by as much.
-
-    >>> float(transported_angles(np.array([2.0]), np.array([0.5]), rate=1.0, decay=0.0)[0])
-    0.7853981633974483
-    """
-    return np.asarray(np.arcsin(2 * (1 - decay) * rate * np.sqrt(mm / ww)) / 2)
