@@ -35,7 +35,7 @@ def regrouped(optimizer: torch.optim.Optimizer, state_dict: dict[str, Any]) -> d
     >>> from gyroscope.optim import RotationalAdamW
     >>> model = torch.nn.Linear(4, 2)
     >>> ours = RotationalAdamW(model)
-    >>> adamw = torch.optim.AdamW(model.named_parameters())
+    >>> adamw = torch.optim.AdamW(model.named_parameters(), weight_decay=0.1)
     >>> hook = adamw.register_load_state_dict_pre_hook(regrouped)
     >>> adamw.load_state_dict(ours.state_dict())
     >>> len(ours.param_groups), len(adamw.param_groups)

@@ -259,7 +259,9 @@ def checked_factor(factor: float | Tensor, p: Tensor, split: Split | None) -> fl
                 f"value for each of its {count} vectors"
             )
         factor = factor.detach().to(p.device, at_least_float32(p.dtype))
-    if not (float(factor.min()) if isinstance(factor, Tensor) else factor) >= 0:
+    # On the meta device there are no values to check.
+    is_known = not isinstance(factor, Tensor) or not factor.is_meta
+    if is_known and not (float(factor.min()) if isinstance(factor, Tensor) else factor) >= 0:
         raise ValueError(f"angle_factors of a parameter of shape {shape} are {factor}: each must be 0 or above")
     return factor
 
