@@ -23,7 +23,7 @@ from gyroscope.measure._pipeline.layers import Tracked
 from gyroscope.measure._pipeline.measurement import StepMeasurement, rank
 from gyroscope.measure._pipeline.optimizers import LayerReading, run_config, steps_taken
 from gyroscope.measure._pipeline.recorder import FailureLog, OnIncident, Recorder
-from gyroscope.measure._pipeline.sample_worker import STUCK, RawSample, stuck_text
+from gyroscope.measure._pipeline.sample_worker import RawSample
 from gyroscope.measure.sampling import DefaultInterval, Every, sampling
 from gyroscope.measure.sinks import Sink
 from gyroscope.model.optimizer_list import Optimizers
@@ -45,7 +45,6 @@ class _Step:
 
     stepped: set[Optimizer] = field(default_factory=set)
     sampled: bool = False
-    skipped: bool = False
     sums: list[SentSums] = field(default_factory=list)
     readings: dict[str, LayerReading] = field(default_factory=dict)
     seconds: float = 0.0
@@ -58,8 +57,9 @@ class Tracker:
         tracker = gyro.Tracker(model, optimizer)      # before the loop, or: with gyro.Tracker(model, optimizer): …
 
     It watches weights that can rotate, one vector per neuron, and embeddings that decay, one vector per token.
-    `gyro.measure.QUANTITIES` lists what it measures. Step 0 is the first step. A step that a GradScaler skips does not
-    count. With DDP the first process measures. With FSDP2 all processes measure and the first one writes.
+    `gyro.measure.QUANTITIES` lists what it measures. Step 0 is the first call of `optimizer.step()`. A step that a
+    GradScaler skips is not a sample, and counts only if the optimizer is fused, because others are not called then.
+    With DDP the first process measures. With FSDP2 all processes measure and the first one writes.
 
     Several optimizers are one run: `Tracker(model, [muon, adamw])`. A step of the run ends when all of them have
     stepped, or when one of them steps again. A GAN is one run with a ModuleDict of both models, or two runs.
@@ -139,9 +139,6 @@ class Tracker:
         self._gap = False
         self._last_sample = -1
         self._superseded = False
-        # Skipped steps that the host has seen: since the last sample that was handed over, and in a row.
-        self._skipped_since_sample = 0
-        self._skipped_in_a_row = 0
         self._thread_seconds = 0.0
         if rank() == 0:
             if not new:
@@ -267,11 +264,11 @@ class Tracker:
             # `_step` is the step to come, or the one that some of the optimizers have taken.
             last = self._step if self._now.stepped else max(0, self._step - 1)
             if not self._recorder.closed:
-                self._recorder.log(last, scalars, self._measurement.skipped_steps())
+                self._recorder.log(last, scalars)
             elif self._superseded:
                 self._failures.report("tracker.log was called after another tracker resumed the run: log with that one")
             else:
-                self._recorder.log_after_end(last, scalars, self._measurement.skipped_steps())
+                self._recorder.log_after_end(last, scalars)
         except Exception as error:
             self._failures.report(f"values were not logged, training goes on: {type(error).__name__}: {error}")
         if self._failures.pending:
@@ -352,7 +349,7 @@ class Tracker:
             self._failures.stop(error)
 
     def _post(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[Any, Any]) -> None:
-        sampled = self._now.sampled and not self._now.skipped
+        sampled = self._now.sampled
         try:
             self._after(optimizer, sampled)
         except Exception as error:
@@ -371,10 +368,7 @@ class Tracker:
         begins = not self._now.stepped
         if begins:
             self._now = _Step()
-        # GradScaler sets the attribute only during a fused step. This check saves a call in most steps.
-        if getattr(optimizer, "found_inf", None) is not None and self._measurement.is_skipped(optimizer):
-            self._now.skipped = True
-        if self._now.skipped or os.getpid() != self._pid:  # a forked process has no thread that would take a sample
+        if os.getpid() != self._pid:  # a forked process has no thread that would take a sample
             return
         if begins:
             self._now.sampled = self._sampling.due(self._step)
@@ -395,7 +389,7 @@ class Tracker:
         now.stepped.add(optimizer)
         ends = len(now.stepped) == len(self.optimizers.members)
         # Also between samples, because a forecast needs the rates of every step.
-        if not now.skipped and not self._failures.off and (sampled or self._recorder is not None):
+        if not self._failures.off and (sampled or self._recorder is not None):
             sums, readings = self._measurement.after(optimizer, sampled, ends)
             self._sent = sampled
             now.sums += sums
@@ -406,7 +400,7 @@ class Tracker:
 
     def _end_early(self) -> None:
         """End a step of the run in which some of the optimizers take no part."""
-        if not self._now.skipped and not self._failures.off:
+        if not self._failures.off:
             self._measurement.end_step()
         self._end_step()
 
@@ -417,16 +411,6 @@ class Tracker:
         self._now = _Step()
         settings = self._measurement.settings
         recorder = self._recorder
-        if now.skipped:
-            self._measurement.drop_step()
-            # If one optimizer was measured before another skipped its step, weights were copied without a sample.
-            self._gap = self._gap or bool(now.readings)
-            self._skipped_since_sample += 1
-            self._skipped_in_a_row += 1
-            if self._skipped_in_a_row == STUCK:
-                self._failures.report(stuck_text(self._step))
-            return
-        self._skipped_in_a_row = 0
         step = self._step
         self._step = step + 1
         if recorder is None:  # only the process that writes needs the history
@@ -443,7 +427,6 @@ class Tracker:
             if not self._gap:
                 settings.history = []
                 self._measurement.new_initial = []
-                self._skipped_since_sample = 0
             elif not self._sampling.left_out[0]:
                 self._failures.report(
                     f"samples come faster than they can be processed. From step {step} on some are left out, evenly "
@@ -471,7 +454,6 @@ class Tracker:
             history=measurement.settings.history,
             scaler=measurement.scaler,
             gap=self._gap,
-            skipped=self._skipped_since_sample,
             is_end=is_end,
             initial=measurement.new_initial,
         )

@@ -149,16 +149,6 @@ def test_values_travel_with_the_next_sample_or_after_a_second_and_wake_no_thread
         assert len(put) == 2
 
 
-def test_a_skipped_step_is_no_step_also_where_only_the_device_knows_of_it(loop):
-    model, optimizer, tracker = loop
-    with tracker(every=1) as watch:
-        train(model, optimizer, 3)
-        watch._measurement._skipped = torch.tensor(1.0)
-        watch.log(loss=1.0)
-        watch._measurement._skipped = None
-    assert columns(open_run(watch.path), "loss") == ([1], [1.0])
-
-
 def test_sinks_get_every_value_with_its_step_under_its_own_name(loop):
     model, optimizer, tracker = loop
     received = []

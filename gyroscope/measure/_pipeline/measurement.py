@@ -58,13 +58,11 @@ class StepMeasurement:
         self._steps: list[LayerStep] = []
         self._rescaled = False
         self._scaler: Tensor | None = None
-        self._found_inf: Tensor | None = None
-        self._skipped: Tensor | None = None
         self.settings = SettingsLog()
         self.new_initial: list[tuple[Tracked, Ids, HostCopy]] = []
         """First weights of layers that the run does not have yet. Those of sharded layers stay in their processes."""
         self.scaler: HostCopy | None = None
-        """Whether the last step was skipped, the gradients' scale, and the steps skipped so far, with a GradScaler."""
+        """Whether the last step was skipped, and the gradients' scale, with a GradScaler."""
 
     @property
     def sharded(self) -> bool:
@@ -172,7 +170,7 @@ class StepMeasurement:
         """
         self.settings.read(self.optimizers.numbers[optimizer], optimizer, sampled, ends)
         if ends:
-            self._count_skipped()
+            self._send_scaler()
         if not sampled:
             return [], {}
         readings = {}
@@ -207,44 +205,13 @@ class StepMeasurement:
             step.views[3] = layer.per_vector(v).reshape(-1, *[1] * (weight.dim() - 1)).expand_as(weight)
         return True
 
-    def is_skipped(self, optimizer: Optimizer) -> bool:
-        """Return whether a GradScaler skips this step, if that is known without waiting for a device.
-
-        An optimizer with a fused step is still called, with the attribute `found_inf`.
-        """
-        found_inf = getattr(optimizer, "found_inf", None)
-        if not isinstance(found_inf, Tensor):
-            return False
-        if _on_host(found_inf):
-            return bool(found_inf)
-        found_inf = found_inf.detach().clone()
-        self._found_inf = found_inf if self._found_inf is None else torch.maximum(self._found_inf, found_inf)
-        return False
-
-    def skipped_steps(self) -> HostCopy | None:
-        """Return how many steps a GradScaler has skipped so far, or None if the host has seen none."""
-        return None if self._skipped is None else HostCopy(self._skipped)
-
     def end_step(self) -> None:
         """End a step in which some of the optimizers take no part."""
         self.settings.end_step()
-        self._count_skipped()
+        self._send_scaler()
 
-    def _count_skipped(self) -> None:
-        found_inf = self._found_inf
-        if found_inf is not None:
-            # The sum stays on the device. The thread that processes a sample subtracts it from the number of the step.
-            self._skipped = found_inf if self._skipped is None else self._skipped + found_inf
-        self.scaler = None
-        if self._scaler is not None:
-            skipped = torch.zeros_like(self._scaler[0]) if self._skipped is None else self._skipped.reshape(())
-            self.scaler = HostCopy(torch.cat([self._scaler, skipped.to(self._scaler)[None]]))
-        self.drop_step()
-
-    def drop_step(self) -> None:
-        """Discard the values read in the current step, because a GradScaler skips it or it has ended."""
-        self.settings.now = {}
-        self._found_inf = None
+    def _send_scaler(self) -> None:
+        self.scaler = None if self._scaler is None else HostCopy(self._scaler)
         self._scaler = None
 
     @torch.no_grad()
@@ -262,9 +229,7 @@ class StepMeasurement:
         sum_before(steps)
         for step in steps:
             step.views = [*step.views, None]
-        if self._skipped is not None:
-            ended = torch.tensor([0.0, 1.0], dtype=torch.float64, device=self._skipped.device)
-            self.scaler = HostCopy(torch.cat([ended, self._skipped.reshape(1).to(ended)]))
+        self.scaler = None
         reading = LayerReading(adam=False, late=False, had_momentum=False)
         return send_to_host(sum_after(steps)), {step.sums.layer.name: reading for step in steps}
 
@@ -274,10 +239,6 @@ class StepMeasurement:
         spread = [layer for layer in layers if layer.pieces.sharded and _usable(layer.parameter.grad)]
         if spread:
             send_to_host([((layer,), None) for layer in spread])
-
-
-def _on_host(found_inf: Tensor) -> bool:
-    return found_inf.device.type == "cpu"
 
 
 def _views(layer: Tracked, tensors: list[Tensor | None]) -> list[Any]:

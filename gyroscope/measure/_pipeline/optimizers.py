@@ -106,7 +106,7 @@ class StepSettings(NamedTuple):
 
     beta1, beta2: those of Adam or Lion, or (momentum, NaN).
     highest_lr: of the steps since the previous sample, this one included.
-    skipped_steps: that a GradScaler skipped since the previous sample.
+    skipped_steps: measured steps since the previous sample that a GradScaler skipped.
     lr_jump_step, lr_before_jump: first of these steps at which the learning rate jumps up, and the rate before it.
     setting_jump_step: first of these steps at which weight decay or a beta jumps.
     """

@@ -19,7 +19,6 @@ from gyroscope._types import Array
 from gyroscope._worker import Worker
 from gyroscope.advice import Finding
 from gyroscope.advice.incidents import SERIES, Incident, IncidentDetector, incident_finding, loss_name
-from gyroscope.measure._pipeline.host_copy import HostCopy
 from gyroscope.measure._pipeline.layers import Tracked
 from gyroscope.measure._pipeline.optimizers import rule_or_none
 from gyroscope.measure._pipeline.sample_worker import RawSample, SampleProcessor
@@ -167,14 +166,14 @@ class Recorder:
         size = sum(copy.num_bytes for copy in copies)
         return self._worker.put(sample, size=size, timeout=PATIENCE, always=always)
 
-    def log(self, step: int, scalars: Mapping[str, Any], skipped: HostCopy | None) -> None:
+    def log(self, step: int, scalars: Mapping[str, Any]) -> None:
         """Keep logged values. They are stored with the next sample, or after a second."""
-        self.scalars.add(step, scalars, skipped)
+        self.scalars.add(step, scalars)
         # Without room the values wait, so that they do not displace a sample.
         if self.scalars.is_due():
             self._worker.put(None)
 
-    def log_after_end(self, step: int, scalars: Mapping[str, Any], skipped: HostCopy | None) -> None:
+    def log_after_end(self, step: int, scalars: Mapping[str, Any]) -> None:
         """Store values that are logged after the run has ended, such as a last evaluation. Its status stays."""
         # The next writer of the run is a successor of this recorder only if another one makes it.
         on_successor = self.writer.on_successor
@@ -185,7 +184,7 @@ class Recorder:
             self.writer.on_successor = on_successor
         try:
             late = ScalarLog(self.writer, (), self.failures.report)
-            late.add(step, scalars, skipped)
+            late.add(step, scalars)
             late.store()
         finally:
             self.writer.close(self._status, self.last_step)
@@ -212,8 +211,6 @@ class Recorder:
             self._alarm.close()
         if (text := self._final_note()) is not None:
             self.writer.note(text)
-        if self.last_step is not None:
-            self.last_step = max(0, self.last_step - self._processor.skipped)
         self.writer.close(status, self.last_step)
 
     def _send_logged(self) -> None:
@@ -238,17 +235,16 @@ class Recorder:
             return
         for layer, ids, copy in sample.initial:
             self.writer.put_initial(self.indices[layer.name], sample.step, ids, copy.wait())
-        processed = self._processor.process(sample)
-        if processed is None:
+        layers = self._processor.process(sample)
+        if layers is None:
             return
-        step, layers = processed
-        self.writer.put(Sample(step, sample.time, {self.indices[name]: layer for name, layer in layers.items()}))
+        self.writer.put(Sample(sample.step, sample.time, {self.indices[name]: layer for name, layer in layers.items()}))
         if self._alarm is not None:
-            self._alarm.update(step, layers)
+            self._alarm.update(sample.step, layers)
         if self._sinks and not sample.is_end:
             scalars = overall(layers) | ({} if self._sink_layers is None else by_layer(layers, self._sink_layers))
             for sink in self._sinks:
-                sink.put(step, dict(scalars))
+                sink.put(sample.step, dict(scalars))
 
 
 @final

@@ -26,8 +26,8 @@ from gyroscope.store import LayerSample
 
 # Layers of one parameter group that were read in the same way. Their vectors are concatenated.
 LayerGroup = tuple[VectorSums, list[LayerPart], list[LayerState]]
-# Steps skipped in a row after which a run is stuck. The scale has then fallen by a factor of 2^30, to almost nothing.
-STUCK = 30
+# Measured steps skipped in a row after which a run is stuck. The scale has then fallen by a factor of a million.
+STUCK_AFTER_SKIPS = 20
 
 
 @final
@@ -39,9 +39,8 @@ class RawSample:
     owners, groups: by number of each group the optimizer that stepped it last, and its options then.
     sums, readings: the sums of each layer, and how they were made.
     history: settings of every step since the last sample.
-    scaler: whether the step was skipped, the gradients' scale, and the steps skipped so far. None without a GradScaler.
+    scaler: whether the step was skipped, and the gradients' scale. None without a GradScaler.
     gap: the sample before this one was lost, so the last copy of the weights is not that sample's.
-    skipped: steps since the last sample that a GradScaler skipped, as far as the host has seen. `step` excludes them.
     is_end: it measures no step, only the weights at the end of the run.
     initial: first weights of some vectors of layers, which the run does not have yet.
     """
@@ -55,7 +54,6 @@ class RawSample:
     history: SettingsHistory
     scaler: HostCopy | None = None
     gap: bool = False
-    skipped: int = 0
     is_end: bool = False
     initial: Sequence[tuple[Tracked, Ids, HostCopy]] = ()
 
@@ -72,46 +70,48 @@ class SampleProcessor:
         self._rules: dict[int, tuple[Mapping[str, Any], GroupRule | None]] = {}
         self._passed: SettingsHistory = []  # settings of steps that no forecast includes yet
         self._last: dict[int, GroupSettings] = {}
-        self.skipped = 0
-        self._skipped_since_sample = 0
-        self._skipped_in_a_row = 0
-        self._gap = False
+        self._skipped = 0  # samples that were dropped since the last one that was not
         self._first_step: int | None = None  # above 0 in a run that was resumed
 
-    def process(self, sample: RawSample) -> tuple[int, dict[str, LayerSample]] | None:
-        """Return the number of the step and the sample of each layer, or None if the step was skipped."""
+    def process(self, sample: RawSample) -> dict[str, LayerSample] | None:
+        """Return the sample of each layer, or None if a GradScaler skipped the step."""
         if self._first_step is None:
             self._first_step = sample.step
-        found_inf, scale, skipped = (0.0, 1.0, 0.0) if sample.scaler is None else sample.scaler.wait().tolist()
-        newly_skipped = int(skipped) - self.skipped
-        history = _without_skipped([*self._passed, *sample.history], newly_skipped, bool(found_inf))
-        gap = self._gap or sample.gap
-        self.skipped = int(skipped)
-        self._skipped_since_sample += sample.skipped + newly_skipped
-        none_taken = newly_skipped == sum(steps for _, steps in sample.history)
-        self._skipped_in_a_row = self._skipped_in_a_row + newly_skipped if none_taken else 0
-        self._gap = bool(found_inf)
-        self._passed = history if found_inf else []
-        if found_inf:  # the step did nothing: no sample
-            if self._skipped_in_a_row >= STUCK:
-                self.note(stuck_text(sample.step + 1 - self.skipped))
+        found_inf, scale = (0.0, 1.0) if sample.scaler is None else sample.scaler.wait().tolist()
+        # Weights that were copied for a step without a sample are not those of the previous sample.
+        gap = sample.gap or self._skipped > 0
+        self._passed = [*self._passed, *sample.history]
+        if found_inf:
+            self._skip(sample.step)
             return None
-        step = sample.step - self.skipped
-        history = _on_host(history)
+        history = _on_host(self._passed)
+        self._passed = []
         layers: dict[str, LayerSample] = {}
         contexts = {
-            number: (self._settings(number, history, step), self._rule(sample, number)) for number in sample.groups
+            number: (self._settings(number, history, sample.step), self._rule(sample, number))
+            for number in sample.groups
         }
         for number, groups in self._groups(sample, contexts, scale, gap).items():
             states = [state for _, _, states in groups for state in states]
             predictions = self._predict(number, contexts[number][1], history, states)
             for vectors, parts, _ in groups:
                 layers |= summarise(vectors, parts, predictions)
-        self._skipped_since_sample = 0
+        self._skipped = 0
         if sample.is_end:
             for layer in layers.values():
                 forget_step(layer)
-        return step, layers
+        return layers
+
+    def _skip(self, step: int) -> None:
+        # No forecast includes a step that was not taken.
+        groups, steps = self._passed.pop()
+        self._passed += [(groups, steps - 1)] if steps > 1 else []
+        self._skipped += 1
+        if self._skipped == STUCK_AFTER_SKIPS:
+            self.note(
+                f"A GradScaler has skipped {STUCK_AFTER_SKIPS} measured steps in a row, the last one step {step:,}. "
+                "Gradients are inf or NaN at any scale. Look for weights, data or a loss that are not finite."
+            )
 
     def _rule(self, sample: RawSample, number: int) -> GroupRule | None:
         """Return the theory's rule of a group, that of the last sample if no option has changed."""
@@ -147,7 +147,7 @@ class SampleProcessor:
             self._last[number] = stepped[-1]
         last = self._last.get(number, GroupSettings(nan, nan, nan, nan))
         highest_lr = max((group.lr for group in stepped), default=nan)
-        return StepSettings(*last, highest_lr, self._skipped_since_sample, *jumps)
+        return StepSettings(*last, highest_lr, self._skipped, *jumps)
 
     def _predict(
         self, number: int, rule: GroupRule | None, history: SettingsHistory, layers: list[LayerState]
@@ -204,38 +204,12 @@ class SampleProcessor:
         return groups
 
 
-def stuck_text(step: int) -> str:
-    """Return a note on a run that is stuck."""
-    return (
-        f"A GradScaler has skipped every step since step {step:,}, {STUCK} or more. Gradients are inf or NaN at any "
-        "scale. Look for weights, data or a loss that are not finite."
-    )
-
-
 def _on_host(history: SettingsHistory) -> SettingsHistory:
     """Return the settings as numbers, read from the device if they are on one."""
     return [
         ([None if group is None else GroupSettings(*map(float, group)) for group in groups], steps)
         for groups, steps in history
     ]
-
-
-def _without_skipped(history: SettingsHistory, skipped: int, last: bool) -> SettingsHistory:
-    """Return the settings of the steps that were taken, without the latest ones that a GradScaler may have skipped.
-
-    last: whether the last step was skipped.
-    """
-    if not skipped:
-        return history
-    # Only the number of skipped steps is known, not which ones. Their rates hardly differ.
-    rates, steps = history[-1]
-    kept = [*history[:-1], (rates, steps - 1 if not last else steps)]
-    while skipped and kept:
-        pairs, count = kept.pop()
-        if count > skipped:
-            kept.append((pairs, count - skipped))
-        skipped = max(0, skipped - count)
-    return kept if last else [*kept, (rates, 1)]
 
 
 def setting_jumps(

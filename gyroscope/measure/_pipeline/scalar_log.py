@@ -25,23 +25,23 @@ class ScalarLog:
     """
 
     def __init__(self, writer: Writer, sinks: Sequence[UserFunction], report: Callable[[str], None]) -> None:
-        # The step, values that may still be on their way from a device, and the steps that a GradScaler skipped and
-        # `step` counts. A deque, whose append and popleft are safe in two threads without a lock.
-        self.waiting: deque[tuple[int, Mapping[str, float | HostCopy], HostCopy | None]] = deque()
+        # The step, and values that may still be on their way from a device. A deque, whose append and popleft are safe
+        # in two threads without a lock.
+        self.waiting: deque[tuple[int, Mapping[str, float | HostCopy]]] = deque()
         self._writer = writer
         self._sinks = sinks
         self._report = report
         self._refused: set[str] = set()
         self._due_at = 0.0
 
-    def add(self, step: int, scalars: Mapping[str, Any], skipped: HostCopy | None) -> None:
+    def add(self, step: int, scalars: Mapping[str, Any]) -> None:
         """Keep values of a step, and start to copy those on a device to the host."""
         values = self._each(step, scalars, lambda value: _sent(value))
         if not values:
             return
         if not self.waiting:
             self._due_at = time.monotonic() + LONGEST_WAIT
-        self.waiting.append((step, values, skipped))
+        self.waiting.append((step, values))
 
     def is_due(self) -> bool:
         """Return whether values have waited too long without a sample. It returns True once in that time."""
@@ -55,9 +55,8 @@ class ScalarLog:
         """Wait for values that are being copied, and send all to the writer and the sinks. Return them."""
         rows: list[tuple[int, dict[str, float]]] = []
         while self.waiting:
-            step, values, skipped = self.waiting.popleft()
-            numbers = self._each(step, values, _arrived)
-            rows.append((max(0, step - (0 if skipped is None else int(_arrived(skipped)))), numbers))
+            step, values = self.waiting.popleft()
+            rows.append((step, self._each(step, values, _arrived)))
         self._writer.put_scalars(rows)
         for sink in self._sinks:
             for step, numbers in rows:
