@@ -167,8 +167,6 @@ class Tracker:
         try:
             self._record(new)
             self._step = self._first_step(resume, start)
-            if resume:
-                self._restore_initial(new)
         except BaseException:
             self.close("failed")
             raise
@@ -190,21 +188,6 @@ class Tracker:
                 f"{optimizer} was made from bare tensors and rotates what it should not: {some}{more}. Make it from "
                 f"the model, {optimizer}(model, …), which sorts its parameters"
             )
-
-    def _restore_initial(self, layers: Iterable[Tracked]) -> None:
-        """Measure `angle_to_start` from the first weights that an earlier session stored."""
-        if self._recorder is None:
-            return
-        with self.run as run:
-            for layer in layers:
-                initial = run.initial_vectors(layer.name)
-                if initial is not None:
-                    self._measurement.set_initial(layer, *initial)
-                elif layer.pieces.sharded and run.total:
-                    text = (
-                        f"angle_to_start of sharded layers counts from step {self._step} on, where the run was resumed."
-                    )
-                    self._recorder.writer.note(text)
 
     def _first_step(self, resume: bool, start: int | None) -> int:
         if start is not None or not resume:
@@ -426,7 +409,6 @@ class Tracker:
             # The history of a refused sample goes to the next one, so that forecasts miss no step.
             if not self._gap:
                 settings.history = []
-                self._measurement.new_initial = []
             elif not self._sampling.left_out[0]:
                 self._failures.report(
                     f"samples come faster than they can be processed. From step {step} on some are left out, evenly "
@@ -455,7 +437,6 @@ class Tracker:
             scaler=measurement.scaler,
             gap=self._gap,
             is_end=is_end,
-            initial=measurement.new_initial,
         )
 
     def _share_of_threads(self) -> float:

@@ -175,16 +175,6 @@ class Follower:
             rows = _blobs(connection, "vectors", keys, layer, "raw_layers")
         return decode_numbers([None if row is None else row[0] for row in rows], count) if any(rows) else None
 
-    def initial(self, layer: int) -> tuple[Int64, Float32] | None:
-        """Return ids and directions of the vectors of a layer whose first weights were stored."""
-        with self.reading() as connection:
-            rows = read_rows(connection, "initial", "WHERE id = ?", layer)
-            for _, _, ids, vectors in rows:
-                count = len(ids) // 4
-                directions = np.frombuffer(vectors, "<f2").reshape(count, -1).astype(np.float32)
-                return np.frombuffer(ids, "<i4").astype(np.int64), directions
-        return None
-
     def scalars(self) -> dict[str, Columns]:
         """Return logged values by name. They are read on the first call after a refresh."""
         with self._lock:

@@ -162,13 +162,6 @@ class Run:
             raise ValueError(f"The vectors of {layer!r} were not kept: pass raw=… to the tracker")
         return _wide(values)
 
-    def initial_vectors(self, layer: str) -> tuple[Int64, Float32] | None:
-        """Return ids and directions (vectors, entries) from which `angle_to_start` is measured, None if not stored.
-
-        A direction has RMS 1. It is stored in 16 bits, so it is off by about 3e-4 rad.
-        """
-        return self._source.initial(self._layer(layer)[0])
-
     @property
     def scalars(self) -> tuple[str, ...]:
         """Names of the scalars that training logged (see `Tracker.log`), in the order in which they appeared."""

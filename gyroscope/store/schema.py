@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from gyroscope._types import Array, Float32
 
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 # The letters "Gyro" in the header of the file distinguish a run from any other SQLite database.
 APPLICATION_ID = 0x4779726F
 

@@ -68,14 +68,6 @@ CREATE TABLE vectors (
     checksum INTEGER NOT NULL -- CRC-32 of the blobs, begun with the key, see rows.blob_checksum
 );
 
-CREATE TABLE initial (
-    id INTEGER PRIMARY KEY, -- layer.id
-    step INTEGER NOT NULL, -- step before which the vectors were read, the first one of the layer that was sampled
-    vector_ids BLOB NOT NULL, -- int32, little-endian: ids of some vectors, evenly spread
-    vectors BLOB NOT NULL, -- float16, little-endian: these vectors one after the other, each divided by its RMS
-    checksum INTEGER NOT NULL -- CRC-32 of the other columns, see rows.row_checksum
-);
-
 CREATE TABLE scalar (
     id INTEGER PRIMARY KEY AUTOINCREMENT, -- order of writing. The last row of a name grows until it has some hundred values
     name TEXT NOT NULL, -- name under which training logged the values, for example loss

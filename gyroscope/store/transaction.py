@@ -118,10 +118,6 @@ class WriterConnection:
             if len(steps) >= 8 * FULL_ROW:
                 del self._open_scalars[name]
 
-    def write_initial(self, connection: sqlite3.Connection, initial: tuple[int, int, bytes, bytes]) -> None:
-        """Store the first weights of some vectors of a layer. Those of the first session stay."""
-        insert(connection, "initial", initial, otherwise="OR IGNORE")
-
     def write_end(self, connection: sqlite3.Connection, end: tuple[str, int | None]) -> None:
         """Set the final status of the run, and the number of its last step if that is known."""
         self._session.status, last_step = end

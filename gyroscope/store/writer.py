@@ -18,10 +18,7 @@ from types import TracebackType
 from typing import Any, Literal, Self
 from weakref import WeakValueDictionary
 
-import numpy as np
-
 from gyroscope._json import clean_text
-from gyroscope._types import Array, Int64
 from gyroscope._worker import Worker
 from gyroscope.store.database import explain, file_of, name_of
 from gyroscope.store.rows import BlobLayout, check_group
@@ -168,14 +165,6 @@ class Writer:
         # Always accepted, because a number has a few bytes and a sample a megabyte.
         self.worker.put(Item(WriterConnection.write_scalars, cleaned), always=True)
         self._warn()
-
-    def put_initial(self, layer: int, step: int, ids: Int64, vectors: Array) -> None:
-        """Queue the first weights, (vectors, entries), of some vectors of a layer, for `Run.initial_vectors`."""
-        # This halves the memory. The direction is off by 3e-4 rad, which is negligible beside far larger angles.
-        rms = np.sqrt(np.mean(vectors**2, axis=1, keepdims=True))
-        halves = np.divide(vectors, rms, out=np.zeros_like(vectors), where=rms > 0).astype("<f2")
-        item = (layer, step, ids.astype("<i4").tobytes(), halves.tobytes())
-        self.worker.put(Item(WriterConnection.write_initial, item), always=True)
 
     def flush(self) -> bool:
         """Wait until all queued items are committed. Return False if that failed or takes too long."""

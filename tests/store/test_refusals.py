@@ -75,11 +75,11 @@ def test_a_database_of_something_else(tmp_path):
         make.writer(tmp_path, resume=True)
 
 
-@pytest.mark.parametrize("schema", [3, 99])
+@pytest.mark.parametrize("schema", [4, 99])
 def test_a_run_of_another_schema_is_neither_read_nor_resumed_and_is_left_alone(tmp_path, schema):
     change(make.run_at(tmp_path), f"PRAGMA user_version = {schema}")
     before = (tmp_path / "run.sqlite").read_bytes()
-    sentence = f"another version of Gyroscope. It has schema {schema}, and this version reads only schema 4. Open it"
+    sentence = f"another version of Gyroscope. It has schema {schema}, and this version reads only schema 5. Open it"
     assert sentence in refused(tmp_path)
     with pytest.raises(RunError, match=sentence):
         make.writer(tmp_path, resume=True)

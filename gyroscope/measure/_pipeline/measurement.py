@@ -13,10 +13,9 @@ from torch.optim import Optimizer
 
 from gyroscope._dtensor import cut_like, local
 from gyroscope._json import clean_text
-from gyroscope._types import Float32
 from gyroscope.measure._pipeline.batches import InitialVectors, LayerStep, LayerSums, SecondMoment, batched
 from gyroscope.measure._pipeline.host_copy import HostCopy, SentSums, send_to_host
-from gyroscope.measure._pipeline.layers import Ids, Tracked, initial_rows, tracked
+from gyroscope.measure._pipeline.layers import Tracked, initial_rows, tracked
 from gyroscope.measure._pipeline.optimizers import LayerReading, rule_or_none
 from gyroscope.measure._pipeline.settings_history import SettingsLog
 from gyroscope.measure._pipeline.sums import sum_after, sum_before
@@ -59,8 +58,6 @@ class StepMeasurement:
         self._rescaled = False
         self._scaler: Tensor | None = None
         self.settings = SettingsLog()
-        self.new_initial: list[tuple[Tracked, Ids, HostCopy]] = []
-        """First weights of layers that the run does not have yet. Those of sharded layers stay in their processes."""
         self.scaler: HostCopy | None = None
         """Whether the last step was skipped, and the gradients' scale, with a GradScaler."""
 
@@ -137,7 +134,6 @@ class StepMeasurement:
             # One scaler serves all optimizers. If any of them finds an inf, it counts for the step of the run.
             self._scaler = scaler if self._scaler is None else torch.maximum(self._scaler, scaler)
         self._steps = []
-        first = []
         for sums in self._of[optimizer]:
             p = sums.layer.parameter
             if not closure and not _usable(p.grad):
@@ -147,18 +143,7 @@ class StepMeasurement:
             step = LayerStep(sums, None if closure else p.grad, had_momentum=m is not None)
             step.views = _views(sums.layer, [p.detach(), step.grad, None if closure else m])
             self._steps.append(step)
-            if sums.initial.weights is None:
-                first.append(sums)
         sum_before(self._steps)
-        for sums in first:
-            initial = sums.initial
-            if initial.weights is not None and len(initial.ids) and not sums.layer.pieces.sharded:
-                self.new_initial.append((sums.layer, initial.ids, HostCopy(initial.weights)))
-
-    def set_initial(self, layer: Tracked, ids: Ids, weights: Float32) -> None:
-        """Set the start of a layer to the one that an earlier session stored."""
-        sums = self.layers[layer.parameter, layer.start]
-        sums.initial = InitialVectors(layer, ids, torch.from_numpy(weights))
 
     @torch.no_grad()
     @np.errstate(all="ignore")

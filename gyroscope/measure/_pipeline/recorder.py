@@ -162,8 +162,7 @@ class Recorder:
 
     def put(self, sample: RawSample, *, always: bool = False) -> bool:
         """Queue a sample. Return False if there is no room because earlier ones are still waiting."""
-        copies = [copy for sent in sample.sums for copy in sent.copies] + [copy for _, _, copy in sample.initial]
-        size = sum(copy.num_bytes for copy in copies)
+        size = sum(copy.num_bytes for sent in sample.sums for copy in sent.copies)
         return self._worker.put(sample, size=size, timeout=PATIENCE, always=always)
 
     def log(self, step: int, scalars: Mapping[str, Any]) -> None:
@@ -233,8 +232,6 @@ class Recorder:
         (sample,) = samples
         if sample is None:
             return
-        for layer, ids, copy in sample.initial:
-            self.writer.put_initial(self.indices[layer.name], sample.step, ids, copy.wait())
         layers = self._processor.process(sample)
         if layers is None:
             return

@@ -42,7 +42,6 @@ class RawSample:
     scaler: whether the step was skipped, and the gradients' scale. None without a GradScaler.
     gap: the sample before this one was lost, so the last copy of the weights is not that sample's.
     is_end: it measures no step, only the weights at the end of the run.
-    initial: first weights of some vectors of layers, which the run does not have yet.
     """
 
     step: int
@@ -55,7 +54,6 @@ class RawSample:
     scaler: HostCopy | None = None
     gap: bool = False
     is_end: bool = False
-    initial: Sequence[tuple[Tracked, Ids, HostCopy]] = ()
 
 
 @final

@@ -120,7 +120,7 @@ def _initial(copy: Tensor, layers: Sequence[LayerSums]) -> tuple[Vectors, Ids, I
         weights = layer.initial.weights
         if weights is None:
             weights = copy[layer.rows][torch.from_numpy(layer.initial.places)].clone()
-        # On another device or of another type if an earlier session stored it, or the model moved.
+        # On another device or of another type if the model moved.
         layer.initial.weights = weights.to(copy)
     starts = [_array(layer.initial.weights) for layer in layers if layer.initial.weights is not None]
     rows = np.concatenate([layer.rows.start + layer.initial.places for layer in layers])
