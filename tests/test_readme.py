@@ -96,7 +96,7 @@ def test_the_error_of_an_autopsy_is_the_largest_of_the_record():
     assert bold
     assert int(bold[1]) == np.ceil(1e5 * max(case["largest"] for case in cases))
     assert f"for all {sum(case['neurons'] for case in cases):,} neurons of two networks with five optimizers" in text()
-    assert {len({case[key] for case in cases}) for key in ("network", "optimizer")} == {2, 6}
+    assert {len({case[key] for case in cases}) for key in ("network", "optimizer")} == {2, 5}
 
 
 def test_it_is_short():
