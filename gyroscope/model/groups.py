@@ -246,7 +246,7 @@ def _decided(probe: Mapping[str, Invariance], parameters: list[ModelParameter]) 
         shown = ", ".join(weights[:5]) + (", …" if len(weights) > 5 else "")
         warnings.warn(
             f"the probe could not decide for {len(weights)} weights whether they are scale-invariant ({shown}: "
-            f"{probe[weights[0]].evidence}). They rotate by the type of their layer. To exclude them, pass "
+            "no gradient reaches them). They rotate by the type of their layer. To exclude them, pass "
             "overrides={name: None}",
             stacklevel=3,
         )

@@ -9,7 +9,6 @@ from typing import final
 import torch
 from rich.table import Table
 from torch import Tensor, nn
-from torch.nn.utils import parameters_to_vector
 
 from gyroscope._checks import check_count
 from gyroscope._text import to_text
@@ -25,9 +24,8 @@ from gyroscope.model.gradients import (
     random_state,
     restore_random_state,
 )
-from gyroscope.model.measured import watched_layers
 from gyroscope.model.parameters import ModelParameter, model_parameters
-from gyroscope.model.selection import Decision, Invariance
+from gyroscope.model.selection import Invariance
 
 Batches = list[Gradients]
 
@@ -50,17 +48,23 @@ LOSS_CHANGE = 1e-4
 SCALE_TO_DIRECTION = 1e-2
 # Relative change of the loss by rounding in float32.
 ROUNDING = 1e-6
-UNREACHED = Invariance("none", evidence="no gradient reaches it", undecided=True)
-GAIN = Invariance("none", evidence="a gain: one entry per neuron has no direction")
+# The evidence for `Probe`'s table, one word each. Of an invariant weight it is "orthogonal".
+UNREACHED = Invariance("none", evidence="unreached", undecided=True)
+GAIN = Invariance("none", evidence="gain")
+SENSITIVE = Invariance("none", evidence="sensitive")
 
 
 @final
 class Probe(dict[str, Invariance]):
-    """A mapping from parameter names to Invariance. It prints as a table. Pass it to `param_groups(…, probe=…)`."""
+    """A mapping from parameter names to Invariance. It prints as a table. Pass it to `param_groups(…, probe=…)`.
+
+    The evidence is "orthogonal" (to every gradient, also if rescaled), "sensitive" (the loss depends on the scale,
+    however it is split), "unreached" (by any gradient) or "gain" (one entry per neuron, which has no direction).
+    """
 
     def __str__(self) -> str:
         table = Table(box=None, pad_edge=False, header_style="")
-        for column in ("parameter", "invariant per", "axis", "group size", "mean too", "because"):
+        for column in ("parameter", "invariant per", "axis", "group size", "mean too", "evidence"):
             table.add_column(column, overflow="fold")
         for name, found in self.items():
             split = ["–", "–", "–"]
@@ -146,17 +150,7 @@ class _Weight:
 
     def is_suspect(self, batches: Batches) -> bool:
         splits = cosines_by_split(self.split, self.parameter.detach(), self.grads(batches))
-        if any(cosine < SUSPECT for _, cosine in splits) or self.cosine_with_bias(batches) < SUSPECT:
-            return True
-        return bool(_invariant_parts(self, batches, SUSPECT))
-
-    def cosine_with_bias(self, batches: Batches) -> float:
-        """Return the largest |cos∠(w, g)| of weight and bias as one vector, 1 without a bias."""
-        if self.bias is None or not all(p in batch for batch in batches for p in self.with_bias):
-            return 1.0
-        pair = parameters_to_vector(self.with_bias).detach()
-        grads = [parameters_to_vector(batch[p] for p in self.with_bias) for batch in batches]
-        return max((abs(float(torch.cosine_similarity(pair, grad, dim=0))) for grad in grads), default=1.0)
+        return any(cosine < SUSPECT for _, cosine in splits)
 
 
 @final
@@ -183,7 +177,7 @@ class _Trial:
                 # If all are enlarged together, layers without a normalisation may saturate or overflow.
                 answers[weight.name] = self._alone(weight)
             else:
-                answers[weight.name] = proven.get(weight.name) or self._not_invariant(weight, enlarged)
+                answers[weight.name] = proven.get(weight.name, SENSITIVE)
         return answers
 
     def _gradients(self, weights: Sequence[_Weight]) -> Batches:
@@ -220,18 +214,7 @@ class _Trial:
         invariance = _finest(weight, enlarged)
         if invariance is not None and self._ignores(partial(_rescale_, weight.parameter, invariance), weight):
             return invariance
-        return self._not_invariant(weight, enlarged)
-
-    def _not_invariant(self, weight: _Weight, enlarged: Batches) -> Invariance:
-        """Return why a weight is not invariant: most often a bias before the normalisation."""
-        reason = "the loss depends on its scale, however it is split"
-        parts = _invariant_parts(weight, enlarged, COSINE)
-        if parts:
-            reason = f"only its part {', '.join(parts)}: separate layers would set it apart from the others"
-        double_ = partial(torch._foreach_mul_, weight.with_bias, 2.0)
-        if weight.bias and weight.cosine_with_bias(enlarged) < COSINE and self._ignores(double_, weight):
-            reason = f"only together with {weight.bias.name}: a bias before the normalisation. Use bias=False"
-        return Invariance("none", evidence=reason)
+        return SENSITIVE
 
     def _ignores(self, rescale_: Callable[[], object], weight: _Weight) -> bool:
         """Return whether a new scale of the enlarged weight changes the loss far less than a new direction."""
@@ -284,28 +267,8 @@ def _finest(weight: _Weight, batches: Batches) -> Invariance | None:
     for split, cosine in cosines_by_split(weight.split, w, grads):
         if cosine < COSINE:
             centred = split.granularity == "neuron" and all(ignores_mean(split, grad, COSINE) for grad in grads)
-            evidence = f"|cos(w, g)| ≤ {cosine:.0e} in {split.num_vectors(w.shape)} vectors, loss unmoved by rescaling"
-            return Invariance(split.granularity, split.axis, split.group_size, centred, evidence)
+            return Invariance(split.granularity, split.axis, split.group_size, centred, "orthogonal")
     return None
-
-
-def _invariant_parts(weight: _Weight, batches: Batches, limit: float) -> list[str]:
-    """Return the invariant parts of fused queries, keys and values, such as "q (per group of 64)".
-
-    A norm of queries and keys head by head makes these two invariant, and the values not.
-    """
-    decision = Decision(weight.name, weight.parameter, weight.split, "")
-    layers = list(watched_layers(decision, decision.split)) if decision.turns else []
-    parts = []
-    for layer in layers if len(layers) > 1 else []:
-        axis = layer.split.axes(weight.parameter.dim())[0]
-        tensors = (weight.parameter.detach(), *weight.grads(batches))
-        w, *grads = (each.narrow(axis, layer.start, layer.stop - layer.start) for each in tensors)
-        finest = next((split for split, cosine in cosines_by_split(layer.split, w, grads) if cosine < limit), None)
-        if finest is not None:
-            size = f" of {finest.group_size}" if finest.granularity == "group" else ""
-            parts.append(f"{layer.name.rpartition('[')[2][:-1]} (per {finest.granularity}{size})")
-    return parts
 
 
 def _rescale_(w: nn.Parameter, invariance: Invariance, factor: float = 1.0) -> None:

@@ -178,15 +178,15 @@ def _predictions(weights: Sequence[Weight], layers: Mapping[str, InitialLayer]) 
 
 
 def _sensitive(weights: Sequence[Weight], invariances: Mapping[str, Invariance]) -> Iterator[str]:
-    """Return the evidence of the probe against scale invariance, which every forecast assumes."""
+    """Yield what the probe has found against scale invariance, which every forecast assumes."""
     names: dict[str, list[str]] = {}
     for weight in weights:
         known = invariances.get(weight.name)
         if known is None or known.undecided:
             continue
         if FINENESS.index(known.granularity) > FINENESS.index(weight.selected.split.granularity):
-            why = known.evidence if known.granularity == "none" else f"only each {known.granularity} as a whole is"
-            names.setdefault(f"scale-invariant ({why}), so the forecast is rough", []).append(weight.name)
+            why = "" if known.granularity == "none" else f" (only each {known.granularity} as a whole is)"
+            names.setdefault(f"scale-invariant{why}, so the forecast is rough", []).append(weight.name)
     among = [weight.name for weight in weights]
     for why, members in names.items():
         layers = begin_sentence(describe_layers(members, among, worst=False), "is" if len(members) == 1 else "are")
