@@ -1,14 +1,12 @@
-"""A check of this installation: every optimizer against float64 and its compiled twin, speed, and tracker overhead.
+"""A check of this installation: every optimizer against float64 and its compiled twin, and the time of a step.
 
-The result is one block of text for an issue. Programs are compiled last, until the time is up.
+The result is one block of text for an issue. Programs are compiled until the time is up.
 """
 
 import json
 import os
 import platform
-import random
 import statistics
-import tempfile
 import time
 import warnings
 from collections.abc import Callable, Sequence
@@ -16,7 +14,6 @@ from dataclasses import asdict, dataclass, field
 from functools import partial
 from importlib.metadata import version
 from importlib.util import find_spec
-from itertools import pairwise
 from typing import Any, final
 
 import torch
@@ -24,7 +21,6 @@ from torch import Tensor, nn
 from torch.optim import AdamW, Optimizer
 
 from gyroscope import __version__
-from gyroscope.measure import Tracker
 from gyroscope.optim import Rotational, registry
 
 Make = Callable[..., Optimizer]
@@ -57,15 +53,12 @@ class Check:
 @final
 @dataclass
 class InstallationCheck:
-    """What `examine` found. Times are in milliseconds per step, and those of a sample per sample."""
+    """What `examine` found."""
 
     device: str
     versions: dict[str, str]
     checks: list[Check] = field(default_factory=list)
-    step_times: dict[str, float] = field(default_factory=dict)
-    sample_delay: float = 0.0
-    sample_processor_time: float = 0.0
-    programs: dict[str, int] = field(default_factory=dict)
+    ratio: float | None = None  # time of a compiled step of RotationalAdamW over that of torch's fused AdamW
     notes: list[str] = field(default_factory=list)
 
     @property
@@ -87,14 +80,9 @@ class InstallationCheck:
             compiled = "-" if check.from_compiled is None else f"{check.from_compiled:.1e}"
             failure = "" if check.passed else "  FAILED"
             lines.append(f"  {check.name:20} {check.from_float64:9.1e} {compiled:>9}{failure}")
-        lines.append("time per step of 3.2 million weights")
-        fused = self.step_times.get("AdamW fused")
-        for name, milliseconds in self.step_times.items():
-            ratio = f"  {milliseconds / fused:5.2f} × fused AdamW" if fused else ""
-            lines.append(f"  {name:26} {milliseconds:8.2f} ms{ratio}")
-        lines.append("tracker per sample of 1.6 million weights, by default every tenth step or fewer")
-        lines.append(f"  {self.sample_delay:.2f} ms of delay, {self.sample_processor_time:.2f} ms of processor time")
-        lines.append(f"programs: {', '.join(f'{count} {form}' for form, count in self.programs.items()) or 'none'}")
+        if self.ratio is not None:
+            times = f"{self.ratio:.2f} times as long as torch's fused AdamW"
+            lines.append(f"a compiled step of RotationalAdamW takes {times}")
         return "\n".join(["```", *lines, *(f"note: {note}" for note in self.notes), "```"])
 
     def json(self) -> str:
@@ -114,7 +102,7 @@ def examine(device: str | None = None, progress: Progress | None = None, seconds
         AdamW(params, lr=lr, weight_decay=0.1), **options
     )
     found = InstallationCheck(str(where), versions(where))
-    parts = len(makers) + 3
+    parts = len(makers) + 2
     report = progress or (lambda done, parts: None)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # those of compilers are among the notes
@@ -124,11 +112,7 @@ def examine(device: str | None = None, progress: Progress | None = None, seconds
             weights[name] = trained(make, where)
             expected = trained(make, torch.device("cpu"), torch.float64)
             found.checks.append(Check(name, deviation(weights[name], expected)))
-        report(parts - 3, parts)
-        found.step_times = step_times(where, compile=False)
         report(parts - 2, parts)
-        found.sample_delay, found.sample_processor_time = sample_times(where)
-        report(parts - 1, parts)
         took = 0.0
         for check in found.checks:
             start = time.monotonic()
@@ -139,12 +123,13 @@ def examine(device: str | None = None, progress: Progress | None = None, seconds
                 break
             check.from_compiled = compiled_deviation(makers[check.name], where, weights[check.name])
             took = time.monotonic() - start
-        else:
-            found.step_times = step_times(where, compile=True)
-    found.programs = registry.program_forms()
+        report(parts - 1, parts)
+        # torch has its fused step for these devices only.
+        if where.type in ("cpu", "cuda"):
+            found.ratio = step_ratio(where)
     found.notes += registry.FALLBACKS.values()
     if hasattr(os, "getloadavg") and os.getloadavg()[0] > 1.5 * (os.cpu_count() or 1):
-        found.notes.append("other programs keep the processors busy, so these times are too long")
+        found.notes.append("other programs keep the processors busy, so this time is too long")
     report(parts, parts)
     return found
 
@@ -211,50 +196,15 @@ def compiled_deviation(make: Make, device: torch.device, eager: list[Tensor]) ->
     return deviation(trained(make, device, compile=True), eager) if "compile" in options else None
 
 
-def step_times(device: torch.device, compile: bool) -> dict[str, float]:
-    """Return milliseconds per step, medians of interleaved steps."""
+def step_ratio(device: torch.device) -> float:
+    """Return the time of a compiled step of RotationalAdamW over that of torch's fused AdamW."""
     make = partial(parameters, TIMED_SHAPES, device, torch.float32)
-    # torch has its fused step for some devices only.
-    is_fused = device.type in ("cpu", "cuda")
-    base = AdamW(make(), fused=True) if is_fused else AdamW(make(), foreach=True)
-    steps: dict[str, Optimizer] = {
-        f"AdamW {'fused' if is_fused else 'foreach'}": base,
-        "RotationalAdamW eager": registry.create("rotational-adamw", make()),
-    }
-    if compile:
-        steps["RotationalAdamW compiled"] = registry.create("rotational-adamw", make(), compile=True)
-    times: dict[str, list[float]] = {name: [] for name in steps}
-    order = random.Random(0)
-    for number in range(TIMED_STEPS + 2):
-        for name in order.sample(list(steps), len(steps)):
-            seconds = timed(steps[name].step, device)
-            if number > 1:  # the first steps make state and programs
-                times[name].append(seconds)
-    return {name: 1e3 * statistics.median(values) for name, values in times.items()}
-
-
-def sample_times(device: torch.device, samples: int = 12) -> tuple[float, float]:
-    """Return the milliseconds for which one sample of a tracker delays a step, and those of its processor time."""
-    widths = [256, 1024, 256, 1024, 256, 1024, 256]
-    model = nn.Sequential(*[nn.Linear(*sizes) for sizes in pairwise(widths)]).to(device)
-    optimizer = registry.create("rotational-adamw", model)
-    for p in model.parameters():
-        p.grad = torch.randn_like(p)
-    delays: list[float] = []
-    processor: dict[bool, list[float]] = {True: [], False: []}
-    # Every second step is a sample, and waits for the background work, so that both kinds run alike.
-    with tempfile.TemporaryDirectory() as folder, Tracker(model, optimizer, f"{folder}/run", every=2) as tracker:
-        for step in range(2 * samples):
-            is_sample = step % 2 == 0
-            delayed = tracker.seconds
-            spent = time.process_time()
-            timed(optimizer.step, device)
-            tracker.flush()
-            processor[is_sample].append(time.process_time() - spent)
-            if is_sample:
-                delays.append(tracker.seconds - delayed)
-    measured, bare = (statistics.median(values[2:]) for values in processor.values())  # the first steps make state
-    return 1e3 * statistics.median(delays[2:]), max(0.0, 1e3 * (measured - bare))
+    steps = [registry.create("rotational-adamw", make(), compile="auto").step, AdamW(make(), fused=True).step]
+    # Interleaved, so that both see the same load.
+    times = [[timed(step, device) for step in steps] for _ in range(TIMED_STEPS + 2)]
+    # The first steps make state and programs.
+    rotational, fused = (statistics.median(values) for values in zip(*times[2:], strict=True))
+    return rotational / fused
 
 
 def timed(run: Callable[[], Any], device: torch.device) -> float:

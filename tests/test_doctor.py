@@ -7,7 +7,6 @@ import torch
 
 from gyroscope import doctor
 from gyroscope.cli import main
-from gyroscope.measure import Tracker
 from gyroscope.optim import registry
 
 
@@ -26,17 +25,16 @@ def test_a_sound_installation_agrees_with_float64():
     assert {check.name for check in found.checks} == {*registry.names(), "rotational(adamw)"}
     assert max(check.from_float64 for check in found.checks) < 1e-4
     assert done == sorted(done)
-    assert done[-1] == (len(found.checks) + 3, len(found.checks) + 3)
+    assert done[-1] == (len(found.checks) + 2, len(found.checks) + 2)
 
 
 def test_the_text_is_a_block_that_names_versions_times_and_what_failed():
-    found = doctor.InstallationCheck(
-        "cpu", {"torch": torch.__version__}, [doctor.Check("adam-s", 0.5)], {"AdamW fused": 2.0}
-    )
+    found = doctor.InstallationCheck("cpu", {"torch": torch.__version__}, [doctor.Check("adam-s", 0.5)], 1.75)
     text = found.text()
     assert text.startswith("```\ngyroscope doctor on cpu: differ from their twins: adam-s\n")
     assert "FAILED" in text
     assert f"torch      {torch.__version__}" in text
+    assert "takes 1.75 times as long as torch's fused AdamW" in text
     assert text.endswith("```")
 
 
@@ -44,28 +42,13 @@ def test_the_command_prints_json_and_returns_0(capsys):
     assert main(["doctor", "--device", "cpu", "--json"]) == 0
     printed = json.loads(capsys.readouterr().out)
     assert printed["passed"]
-    assert printed["step_times"]["AdamW fused"] > 0
-    assert 0 < printed["sample_delay"] < 1000
+    assert printed["ratio"] > 0
 
 
 def test_a_fallback_of_the_compiler_is_a_note(monkeypatch):
     monkeypatch.setitem(registry.FALLBACKS, "inductor", "compile: inductor cannot make a program")
     found = doctor.examine("cpu", seconds=0)
     assert "note: compile: inductor cannot make a program" in found.text()
-
-
-def test_the_time_of_a_sample_is_that_of_its_hooks(monkeypatch):
-    pre = Tracker._pre
-
-    def slow(self, *args):
-        pre(self, *args)
-        if self._now.sampled:
-            self._now.seconds += 0.5  # as if a hook had waited
-
-    monkeypatch.setattr(Tracker, "_pre", slow)
-    delay, processor = doctor.sample_times(torch.device("cpu"), samples=4)
-    assert delay > 500
-    assert processor < delay  # nothing was computed meanwhile
 
 
 @pytest.mark.parametrize("device", ["cdua", "cuda:77"])

@@ -1,6 +1,5 @@
 """Optimizers by name, for trainers that choose one by a string."""
 
-from collections import Counter
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
@@ -10,7 +9,6 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import ParamsT
 
 from gyroscope.optim._engine.compiled import FALLBACKS as FALLBACKS  # the tracker notes them in a run
-from gyroscope.optim._engine.compiled import PROGRAMS
 from gyroscope.optimizers import COMMANDS
 from gyroscope.spelling import one_of
 
@@ -36,8 +34,3 @@ def create(name: str, model: nn.Module | ParamsT, **options: Any) -> Optimizer:
     [(['weight'], 'neuron'), (['bias'], 'none')]
     """
     return CLASSES[one_of("optimizer", name, CLASSES)](model, **options)
-
-
-def program_forms() -> dict[str, int]:
-    """Return how many programs of each form this process has compiled: inductor, torch.compile or eager."""
-    return dict(Counter(program.form for program in PROGRAMS.values()))
