@@ -13,11 +13,18 @@ def neurons(w):
     return list(w) if w.dim() >= 2 and w[0].numel() > 1 else []
 
 
+def autocorrelation(weights, lags):
+    """Of white noise with these weights, from lag 1 on."""
+    c = torch.tensor(weights, dtype=torch.float64)
+    return [float((c[k:] * c[: len(c) - k]).sum() / (c * c).sum()) for k in range(1, lags)]
+
+
 class AdamWDirection:
     """-m̂/(√v̂ + ε)."""
 
     def __init__(self, betas=(0.9, 0.999), eps=1e-8):
         self.betas, self.eps = betas, eps
+        self.correlations = [betas[0] ** k for k in range(1, 1000)]
 
     def __call__(self, w, g, state, t):
         beta1, beta2 = self.betas
@@ -41,6 +48,8 @@ class AdamWDirection:
 class SGDDirection:
     def __init__(self, momentum=0.9, nesterov=False):
         self.momentum, self.nesterov, self.eps = momentum, nesterov, 0.0
+        weights = [(k == 0) * nesterov + momentum ** (k + nesterov) for k in range(500)]
+        self.correlations = autocorrelation(weights, 400)
 
     def __call__(self, w, g, state, t):
         state["m"] = self.momentum * state.get("m", 0) + g
@@ -66,7 +75,9 @@ class SGDDirection:
 class LionDirection:
     def __init__(self, betas=(0.9, 0.99)):
         self.betas, self.eps = betas, 0.0
-        self.tau = self.correlation_time()
+        weights = [1 - betas[0]] + [betas[0] * (1 - betas[1]) * betas[1] ** (k - 1) for k in range(1, 6000)]
+        self.correlations = [2 / math.pi * math.asin(r) for r in autocorrelation(weights, 3000)]  # the arcsine law
+        self.tau = 1 + 2 * sum(self.correlations)
 
     def __call__(self, w, g, state, t):
         beta1, beta2 = self.betas
@@ -79,13 +90,6 @@ class LionDirection:
 
     def noise_average(self, t):
         return 1.0, 1.0
-
-    def correlation_time(self):
-        beta1, beta2 = self.betas
-        weights = [1 - beta1] + [beta1 * (1 - beta2) * beta2 ** (k - 1) for k in range(1, 6000)]
-        c = torch.tensor(weights, dtype=torch.float64)
-        rho = [float((c[k:] * c[: len(c) - k]).sum() / (c * c).sum()) for k in range(1, 3000)]
-        return 1 + 4 / math.pi * sum(math.asin(r) for r in rho)  # the arcsine law
 
     def plain(self, w, update, lr, wd):
         return w - lr * wd * w + lr * update
@@ -102,6 +106,7 @@ class CoupledDirection:
 
     def __init__(self, betas=(0.9, 0.999)):
         self.betas = betas
+        self.correlations = [betas[0] ** k for k in range(1, 1000)]
 
     def __call__(self, w, g, state, t, G=None):
         return -self.fraction(g, g if G is None else G, state, t)
@@ -233,12 +238,14 @@ class RotationalTwin(Twin):
     """RE Algorithm 1; weights are centred before the first step, and the update instead of the weights thereafter.
 
     With centre="weights" as it is printed: lines 10 to 13, where the weights are centred after each step. With `noise`
-    squared lengths are averaged in units of those expected on noise.
+    squared lengths are averaged in units of those expected on noise. Norms that are not fixed grow by e^growth.
     """
 
-    def __init__(self, weights, direction, lr, wd, l2=False, beta=0.99, centre=True, vectors=neurons, noise=False):
+    def __init__(
+        self, weights, direction, lr, wd, l2=False, beta=0.99, centre=True, vectors=neurons, noise=False, norms="fixed"
+    ):
         super().__init__(weights, direction, lr, wd, l2)
-        self.beta, self.centre, self.vectors, self.noise = beta, centre, vectors, noise
+        self.beta, self.centre, self.vectors, self.noise, self.norms = beta, centre, vectors, noise, norms
 
     def centred(self, x):
         return x - x.mean() if self.centre is True else x
@@ -258,13 +265,39 @@ class RotationalTwin(Twin):
                 v.copy_(self.centred(v))
                 v.mul_(n / v.norm())
             delta = self.centred(delta)
+            outward = (delta * v).sum() / v.norm()
             delta = delta - (delta * v).sum() / (v * v).sum() * v
             row["nu"] = beta * row["nu"] + (1 - beta) * (delta * delta).sum() / expected
             rms = (expected * row["nu"] / (1 - beta**self.t)).sqrt() + self.direction.eps
-            v.add_(self.direction.angle(self.lr, self.wd) * n * delta / rms)
+            angle = self.direction.angle(self.lr, self.wd)
+            if self.norms != "fixed":
+                full = self.direction.noise_average(2000)[1] if self.noise else expected
+                growth = self.growth(
+                    n, angle * outward / rms, angle * delta.norm() / rms, rms * (full / expected) ** 0.5
+                )
+                row["n"] = n * math.exp(min(max(growth, -angle), angle))
+            v.add_(angle * n * delta / rms)
             if self.centre == "weights":
                 v.sub_(v.mean())
-            v.mul_(n / v.norm())
+            v.mul_(row["n"] / v.norm())
+
+    def growth(self, n, outward, tangent, rms):
+        """The radial part of the step less its mean under noise, and the pull to the norm of the plain rule."""
+        angle = self.direction.angle(self.lr, self.wd)
+        tau = 1 + 2 * sum(self.direction.correlations)
+        growth = outward - self.drift(tangent**2)
+        if self.norms == "settling":
+            growth -= angle**2 * tau / 2 * (1 - (self.lr * rms / (n * angle)) ** 2)
+        return float(growth)
+
+    def drift(self, T):
+        """Root of D = Σρ·(T + D²) + D² - L·D·(½T + D), L = Σkρ/Σρ, by repeated substitution."""
+        rho = self.direction.correlations
+        total, D = sum(rho), 0.0
+        lag = sum(k * r for k, r in enumerate(rho, start=1)) / total if total else 1.0
+        for _ in range(100):
+            D = total * (T + D * D) + D * D - lag * D * (T / 2 + D)
+        return D
 
 
 class HyperballTwin(Twin):

@@ -11,8 +11,10 @@ from gyroscope.optim import formulas
 from gyroscope.optim._engine.compiled import Compile
 from gyroscope.optim._engine.optimizer import EngineOptimizer
 from gyroscope.optim._engine.steps import Group, InnerRule, Step, Vectors
+from gyroscope.optim.formulas import Norms
 from gyroscope.optim.rotation import rotation
 from gyroscope.optim.rotation_options import Centring, UpdateAverage, check_rotational
+from gyroscope.theory.law import Correlation
 from gyroscope.theory.rules import adamw
 
 
@@ -42,6 +44,11 @@ class RotationalAdamW(EngineOptimizer):
                          updates shrink. "noise": it corrects for a momentum that is still filling, and forgets faster,
                          so that both stay within 5 % (`gyroscope.optim.update_average`). If all gradients are aligned,
                          the first 30 steps rotate 1.08 times too far, and 1.2 times at most
+    norms                "fixed": each vector keeps its initial norm n. "free": log n follows the loss at the speed of
+                         the rotation, without its drift under noise. "settling": it is also drawn to the norm of AdamW's
+                         equilibrium, which forgets the initial one (docs/theory.md, "Free norms"). The state's
+                         "radius" is n in float32 or better: each step multiplies it, and makes the weights that long
+                         again, so that their rounding does not add up
     centre               True: vectors have mean 0 and updates lose their mean, so the angle is exact (as the authors'
                          later code). "weights": the weights lose their mean after each step, as RE prints Algorithm 1,
                          which loses a part of the angle. False: neither. Vectors of fewer than 4 entries are never
@@ -69,6 +76,7 @@ class RotationalAdamW(EngineOptimizer):
         *,
         beta: float = 0.99,
         update_average: UpdateAverage = "plain",
+        norms: Norms = "fixed",
         centre: Centring = True,
         granularity: Granularity = "neuron",
         compile: Compile = False,
@@ -91,6 +99,7 @@ class RotationalAdamW(EngineOptimizer):
             decay=group["lr"] * group["weight_decay"],
             eps=group["eps"],
             formula="adam",
+            correlation=Correlation.of_average(beta1),
         )
         angle = adamw.angular_update(group["lr"], group["weight_decay"], beta1)
         return rotation(inner, angle, group, t, vectors)

@@ -16,8 +16,12 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
+from gyroscope.theory.norm_drift import noise_drift
+
 # A float or a 0-d tensor.
 Number = Any
+# What happens to the norm of a vector that rotates.
+Norms = Literal["fixed", "free", "settling"]
 Tensors = list[Tensor] | tuple[Tensor, ...]
 
 
@@ -150,7 +154,8 @@ class Change(NamedTuple):
 class RotationNumbers(NamedTuple):
     """Numbers of a tensor's t-th rotational step: angle η_r in radians, averaging β, ε, the plain step's lr and decay.
 
-    correction = 1-β^t, prior = 1-β^(t-1), and `square` is q_t of `update_average`.
+    correction = 1-β^t, prior = 1-β^(t-1), and `square` is q_t of `update_average`. The others are for norms that move:
+    τ-1 and the mean lag of the updates' correlation, the rule's decay a per step, and n_eq over rms‖Δ⊥‖.
     """
 
     angle: Number
@@ -161,6 +166,10 @@ class RotationNumbers(NamedTuple):
     lr: Number
     decay: Number
     square: Number
+    excess: Number = 0.0
+    lag: Number = 0.0
+    settling: Number = 0.0
+    norm_ratio: Number = 0.0
 
 
 def update_and_sums(
@@ -214,6 +223,8 @@ def rotate(
     *,
     centre: bool | Literal["weights"],
     slack: float,
+    norms: Norms = "fixed",
+    norm_range: tuple[float, float] = (0.0, math.inf),
 ) -> Change:
     """Return the step that rotates each vector by arctan of η_r·‖Δ⊥‖/rms‖Δ⊥‖ (RE Algorithm 1).
 
@@ -224,7 +235,8 @@ def rotate(
     `rows` are the radius n (-1 before the first step), the average ν, and factors of η_r if there are any. If a norm
     differs from its radius by more than `slack`, something else has changed it, and the radius is read again. While η_r
     = 0 the weights do not change. Vectors without a direction (norm 0, or all entries equal) take the plain step. The
-    coefficients are A, B and D of `move_`.
+    coefficients are A, B and D of `move_`. Unless norms are fixed, n first grows by e^(`norm_growth`), if it stays in
+    `norm_range`, its limits per entry and in all.
     """
     by = RotationNumbers(*numbers[: len(RotationNumbers._fields)])
     ww, wu, uu, sum_w, sum_u = sums
@@ -255,6 +267,12 @@ def rotate(
     nu = by.beta * torch.where(radius < 0, by.prior * length2, update_sq) + (1 - by.beta) * length2
     rms = (nu / by.correction * by.square).sqrt() + by.eps
     rate = torch.where(seen & (rms > 0), angle / rms, none)
+    if norms != "fixed":
+        growth = norm_growth(n, rate * along * ww_c.sqrt(), rate * rate * across2, rms, angle, by, norms)
+        grown = n + n * torch.expm1(growth)
+        lowest, highest = norm_range
+        stays = torch.where(growth > 0, grown <= highest, grown >= lowest * fan_in**0.5)
+        n = torch.where(alive & (rate > 0) & stays, grown, n)
     # ω and Δ⊥ are orthogonal, so the new norm before it is set back to n is n·√(1 + (rate·‖Δ⊥‖)²).
     size = n * (1 + rate * rate * across2).rsqrt()
     A = size * (ww_c.rsqrt() - rate * along)
@@ -277,6 +295,21 @@ def rotate(
     A = torch.where(alive, A, none + (1 - by.decay))
     B = torch.where(alive, B, none + by.lr)
     return Change((A, B, torch.where(alive, D, none)), (n, nu))
+
+
+def norm_growth(
+    n: Tensor, outward: Tensor, squared_tangent: Tensor, rms: Tensor, angle: Number, by: RotationNumbers, norms: Norms
+) -> Tensor:
+    """Return by how much log n grows in a step (ours, docs/theory.md, "Free norms").
+
+        k·⟨Δ,d⟩ - D   [ - a·(1 - n_eq²/n²) if it settles ],   at most ±η_r
+
+    k·⟨Δ,d⟩, `outward`, is the radial part of the same step at the same scale, and D its mean under noise.
+    """
+    growth = outward - noise_drift(squared_tangent, by.excess, by.lag)
+    if norms == "settling":
+        growth = growth - by.settling * (1 - (by.norm_ratio * rms / n) ** 2)
+    return torch.minimum(torch.maximum(growth, growth * 0 - angle), growth * 0 + angle)
 
 
 def move_(entries: Sequence[Tensor], u: Tensor, coefficients: Sequence[Tensor], noise: Tensor | None = None) -> None:

@@ -12,7 +12,7 @@ from gyroscope.geometry import Granularity
 from gyroscope.optim._engine.compiled import Compile
 from gyroscope.optim._engine.optimizer import EngineOptimizer
 from gyroscope.optim._engine.steps import Group, InnerRule, Step, Vectors, plain
-from gyroscope.optim.formulas import Number, average_
+from gyroscope.optim.formulas import Norms, Number, average_
 from gyroscope.optim.rotation import rotation
 from gyroscope.optim.rotation_options import Centring, UpdateAverage, check_rotational
 from gyroscope.theory.rules import lion
@@ -65,7 +65,8 @@ class RotationalLion(EngineOptimizer):
 
     lr, betas                 as Lion's. The angle is proportional to sqrt(lr)
     weight_decay              sets the angle, and decays weights that do not rotate (1.0: Lion's lr is below AdamW's)
-    beta, update_average, centre, granularity, compile, stochastic_rounding    as RotationalAdamW's
+    beta, update_average, norms, centre, granularity, compile, stochastic_rounding
+                              as RotationalAdamW's
 
     >>> import torch
     >>> layer = torch.nn.Linear(8, 4)
@@ -82,6 +83,7 @@ class RotationalLion(EngineOptimizer):
         *,
         beta: float = 0.99,
         update_average: UpdateAverage = "plain",
+        norms: Norms = "fixed",
         centre: Centring = True,
         granularity: Granularity = "neuron",
         compile: Compile = False,
@@ -107,6 +109,7 @@ def _lion(group: Group) -> InnerRule:
         lr=group["lr"],
         decay=group["lr"] * group["weight_decay"],
         formula="lion",
+        correlation=lion.correlation(beta1, beta2),
     )
 
 

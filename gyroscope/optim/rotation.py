@@ -10,18 +10,25 @@ from torch import Tensor
 
 from gyroscope.geometry import Split, at_least_float32
 from gyroscope.optim._engine.steps import Group, InnerRule, Step, Vectors, VectorStep, plain
-from gyroscope.optim.formulas import Change, Number, RotationNumbers, move_, rotate, update_and_sums
+from gyroscope.optim.formulas import Change, Norms, Number, RotationNumbers, move_, rotate, update_and_sums
 from gyroscope.optim.rotation_options import Centring
 from gyroscope.optim.update_average import noise_average
 
 # Centring leaves d-2 of d-1 directions to a vector of d entries, so none for d = 2 and half of them for d = 3.
 MIN_CENTRED = 4
+# Steps after which every momentum is full.
+FULL = 10**9
+# Between a norm and the limits of its type.
+MARGIN = 2.0**10
 
 
-def rotation(inner: InnerRule, angle: Number, group: Group, t: int, vectors: Vectors) -> Step:
+def rotation(
+    inner: InnerRule, angle: Number, group: Group, t: int, vectors: Vectors, settled_angle: Number | None = None
+) -> Step:
     """Return a tensor's t-th step, which rotates by the angle along the inner rule's direction.
 
-    A tensor that does not rotate takes the inner rule's own step.
+    A tensor that does not rotate takes the inner rule's own step. `settled_angle` is the angle in equilibrium, if it is
+    not the same: a norm that settles needs it.
     """
     if not vectors.rotate:
         return plain(inner)
@@ -32,6 +39,9 @@ def rotation(inner: InnerRule, angle: Number, group: Group, t: int, vectors: Vec
     known_angle = angle if isinstance(angle, Tensor) else float(angle)  # torch makes tensors of NumPy's numbers
     corrections = (1 - beta**t, 1 - beta ** (t - 1))
     by = RotationNumbers(known_angle, beta, *corrections, inner.eps, inner.lr, inner.decay, square)
+    norms: Norms = group.get("norms", "fixed")
+    if norms != "fixed":
+        by = by._replace(**norm_numbers(inner, angle if settled_angle is None else settled_angle, group, square))
     centre: Centring = group["centre"] if vectors.fan_in >= MIN_CENTRED else False
     slack = norm_slack(vectors.dtype)
     names = tuple(inner.numbers)
@@ -39,14 +49,40 @@ def rotation(inner: InnerRule, angle: Number, group: Group, t: int, vectors: Vec
         moments=inner.moments,
         rows={"radius": -1.0, "update_sq": 0.0},
         numbers=(*by, *inner.numbers.values()),
-        key=(inner.direction, names, centre, slack),
+        key=(inner.direction, names, centre, slack, norms),
         measure=partial(update_and_sums, direction=inner.direction, names=names),
-        decide=partial(rotate, centre=centre, slack=slack),
+        decide=partial(rotate, centre=centre, slack=slack, norms=norms, norm_range=norm_range(vectors)),
         move=move_,
         fused=inner.fused(),
         makes_update=inner.direction is not None,
         angle=known_angle,
     )
+
+
+def norm_numbers(inner: InnerRule, settled_angle: Number, group: Group, square: float) -> dict[str, Number]:
+    """Return the numbers of a norm that is not fixed: τ-1 and the lag of the updates, and what it settles to.
+
+    A rule whose updates have the correlation time τ rotates by η_r in equilibrium if a = ½η_r²τ (the one law), and
+    there its plain step lr·Δ⊥ rotates by η_r too, so n_eq = lr·rms‖Δ⊥‖/η_r. While a momentum fills, its updates are
+    longer and agree over fewer steps, which makes about the same growth, so rms is that of a full momentum.
+    """
+    assert inner.correlation is not None
+    excess = inner.correlation.time() - 1
+    numbers = {"excess": float(excess), "lag": float(inner.correlation.mean_lag)}
+    if group["norms"] == "settling":
+        full = noise_average(inner.formula, group, FULL).square if group["update_average"] == "noise" else square
+        is_known = isinstance(settled_angle, Tensor) or settled_angle
+        numbers["settling"] = settled_angle * settled_angle * (1 + excess) / 2
+        # At lr = 0 nothing moves, and there is no ratio.
+        numbers["norm_ratio"] = inner.lr / settled_angle * (full / square) ** 0.5 if is_known else 0.0
+    return numbers
+
+
+def norm_range(vectors: Vectors) -> tuple[float, float]:
+    """Return the least norm over √C and the largest norm that a step moves to, so that squares stay finite numbers."""
+    weights = torch.finfo(vectors.dtype)
+    steps = torch.finfo(vectors.precision)
+    return max(weights.tiny, MARGIN * steps.tiny**0.5), min(weights.max, steps.max**0.5) / MARGIN
 
 
 def keeping_average(step: Step) -> Step:
@@ -147,7 +183,8 @@ def rotation_step(
     `rule` has lr, eps and formula.
     """
     vectors = Vectors(Split(), True, fan_in, torch.Size(shape), dtype, at_least_float32(dtype), torch.device("cpu"))
-    step = rotation(InnerRule(None, (), {}, **rule), angle, group, t, vectors)
+    # The angle does not depend on what the norm does.
+    step = rotation(InnerRule(None, (), {}, **rule), angle, {**group, "norms": "fixed"}, t, vectors)
     assert isinstance(step, VectorStep)
     centred = bool(group["centre"]) and fan_in >= MIN_CENTRED
     return RotationStep(RotationNumbers(*step.numbers), tuple(step.rows), step.decide, centred)

@@ -13,6 +13,7 @@ from gyroscope.model.by_name import NamedTensor, splits_by_name
 from gyroscope.model.parameters import clean_name
 from gyroscope.optim._engine.compiled import check_compile
 from gyroscope.optim._engine.steps import Group
+from gyroscope.optim.formulas import Norms
 
 # True centres updates, "weights" centres the weights after each step.
 Centring = bool | Literal["weights"]
@@ -44,6 +45,11 @@ def check_rotation_options(group: Group) -> None:
     average = group["update_average"]
     if average not in get_args(UpdateAverage):
         raise ValueError(f"update_average={average!r} is unknown: choose 'plain' (RE's) or 'noise'")
+    if group["norms"] not in get_args(Norms):
+        raise ValueError(
+            f"norms={group['norms']!r} is unknown: choose 'fixed' (each vector keeps its norm), 'free' (norms follow "
+            "the loss) or 'settling' (they are also drawn to those of equilibrium)"
+        )
     centre = group["centre"]
     if centre not in (True, False, "weights"):
         raise ValueError(

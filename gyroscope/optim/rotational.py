@@ -33,6 +33,7 @@ from gyroscope.optim._engine.optimizer import (
 )
 from gyroscope.optim._engine.steps import Group, InnerRule, Step, Vectors
 from gyroscope.optim._engine.tensors import Task
+from gyroscope.optim.formulas import Norms
 from gyroscope.optim.loss_gradient_part import coupled_numbers, direction_numbers, loss_direction, loss_gradient_part
 from gyroscope.optim.rotation import hyperball, keeping_average, rotation
 from gyroscope.optim.rotation_options import (
@@ -48,7 +49,7 @@ from gyroscope.optim.rotation_options import (
 )
 from gyroscope.optim.torch_rules import rule_of
 from gyroscope.optimizers import Rules, spec_of
-from gyroscope.theory.law import Weights
+from gyroscope.theory.law import AnyCorrelation, Weights
 from gyroscope.theory.rules.base import UpdateRule
 
 Angle = float | Callable[[int], float] | UpdateRule
@@ -82,6 +83,8 @@ class Rotational(EngineOptimizer):
     granularity          "neuron", unless a group has its own. mode="hyperball" without `tangent` rotates whole
                          matrices ("tensor"), and each matrix of a stack if `gyro.param_groups` has found experts. Pass
                          a granularity to keep the groups' own
+    norms                as RotationalAdamW's, in mode="equilibrium". The inner optimizer's rule gives the drift and the
+                         equilibrium, also if angular_update is a number
     beta, update_average, centre, compile, stochastic_rounding    as RotationalAdamW's
     rules                theory rules for your own inner optimizers, {SignMomentum: function of the group}, which are
                          the "rule" of every group that has none (docs/own-optimizer.md)
@@ -107,6 +110,7 @@ class Rotational(EngineOptimizer):
         mode: Literal["equilibrium", "hyperball"] = "equilibrium",
         beta: float = 0.99,
         update_average: UpdateAverage = "plain",
+        norms: Norms = "fixed",
         centre: Centring = True,
         granularity: Granularity | None = None,
         tangent: bool = False,
@@ -181,6 +185,11 @@ class Rotational(EngineOptimizer):
         weights = rotating(group)
         if is_published_hyperball(group):
             warn_of_zero_matrices(weights)
+        if group["mode"] == "hyperball" and group["norms"] != "fixed":
+            raise ValueError(
+                f"norms={group['norms']!r} with mode='hyperball', which keeps the norms of matrices: pass "
+                "norms='fixed', or mode='equilibrium'"
+            )
         if weights and angle is None and group["mode"] == "equilibrium":
             if not group.get("weight_decay") and group.get("rule") is None:
                 raise ValueError(
@@ -188,6 +197,10 @@ class Rotational(EngineOptimizer):
                     "weight decay, for example 0.1, or pass angular_update=…, or granularity='none'"
                 )
             self._angle(group, vectors_for(weights[0], group), 0)
+        if weights and group["norms"] != "fixed":
+            self._correlation(group, vectors_for(weights[0], group))
+            if group["norms"] == "settling":
+                self._settled_angle(group, vectors_for(weights[0], group))
 
     def _tasks(self) -> list[Task]:
         """Take the inner optimizer's step. Weights that rotate get it as an update Δ instead."""
@@ -258,7 +271,11 @@ class Rotational(EngineOptimizer):
         spec = spec_of(self.inner)
         # Adafactor's eps is a pair, for other uses.
         named = replace(inner, eps=eps if isinstance(eps, Real) else 0.0, formula="" if spec is None else spec.formula)
-        step = rotation(named, self._angle(group, vectors, t - 1), group, t, vectors)
+        settled_angle = None
+        if vectors.rotate and group["norms"] != "fixed":
+            named = replace(named, correlation=self._correlation(group, vectors))
+            settled_angle = self._settled_angle(group, vectors) if group["norms"] == "settling" else 0.0
+        step = rotation(named, self._angle(group, vectors, t - 1), group, t, vectors, settled_angle)
         return step if part is not None or self._unscaled(group)["lr"] is not lr else keeping_average(step)
 
     def _angle(self, group: Group, vectors: Vectors, t: int) -> Any:
@@ -266,7 +283,7 @@ class Rotational(EngineOptimizer):
         angle = group["angular_update"]
         lr = group["lr"]
         if angle is None or isinstance(angle, UpdateRule):
-            angle = self._rule_angle(group, Weights(vectors.fan_in, None, tuple(vectors.shape)))
+            angle = self._rule_angle(group, weights_of(vectors))
         else:
             # In the precision of the step, because a product with the boolean of a tensor is float32.
             is_moving = (lr != 0).to(vectors.precision) if isinstance(lr, Tensor) else lr != 0
@@ -274,10 +291,36 @@ class Rotational(EngineOptimizer):
         schedule = group["angle_schedule"]
         return angle if schedule is None else angle * schedule(t)
 
+    def _correlation(self, group: Group, vectors: Vectors) -> AnyCorrelation:
+        """Return the correlation of the inner optimizer's updates under noise."""
+        lr = group["lr"]
+        # The correlation does not depend on lr, which may be on a device.
+        rule = self._inner_rule(
+            {**group, "lr": float(lr) if _is_known(lr) else 1 / (1 + group.get("weight_decay", 0.0))}
+        )
+        correlation = rule.correlation(weights_of(vectors))
+        if correlation is None:
+            raise ValueError(
+                f"norms={group['norms']!r} needs the correlation of updates, which is unknown for {rule.name}: pass "
+                "norms='fixed', or rules={…} with a gyroscope.theory.Rule for the inner optimizer"
+            )
+        return correlation
+
+    def _settled_angle(self, group: Group, vectors: Vectors) -> Any:
+        """Return the angle in equilibrium, also if the group rotates by another. Raise if there is none."""
+        given = group["angular_update"]
+        by_rule = group if given is None or isinstance(given, UpdateRule) else {**group, "angular_update": None}
+        if by_rule is not group and not group.get("weight_decay") and group.get("rule") is None:
+            raise ValueError(
+                f"norms='settling' with weight_decay=0 and angular_update={given!r}: without decay there is no "
+                "equilibrium to settle to. Pass norms='free', or give the inner optimizer a weight decay"
+            )
+        return self._rule_angle(by_rule, weights_of(vectors))
+
     def _rule_angle(self, group: Group, weights: Weights) -> Any:
         """Return the equilibrium angle of the group's rule, or of the inner optimizer's, to leading order."""
         lr = group["lr"]
-        on_device = isinstance(lr, Tensor) and lr.device.type != "cpu"
+        on_device = not _is_known(lr)
         # Reading lr from a device would wait for it, so any lr below 1/weight_decay replaces it.
         known = 1 / (1 + group.get("weight_decay", 0.0)) if on_device else float(lr)
         given = group["angular_update"]
@@ -342,6 +385,16 @@ class Rotational(EngineOptimizer):
             "_spare": SpareMemory(),
             "_inner_rules": {},
         }
+
+
+def weights_of(vectors: Vectors) -> Weights:
+    """Return what a rule may need to know of these vectors."""
+    return Weights(vectors.fan_in, None, tuple(vectors.shape))
+
+
+def _is_known(lr: float | Tensor) -> bool:
+    """Return whether reading lr waits for no device."""
+    return not isinstance(lr, Tensor) or lr.device.type == "cpu"
 
 
 def _is_constant(option: Any) -> bool:

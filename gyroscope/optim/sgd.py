@@ -12,7 +12,7 @@ from gyroscope.geometry import Granularity
 from gyroscope.optim._engine.compiled import Compile
 from gyroscope.optim._engine.optimizer import EngineOptimizer
 from gyroscope.optim._engine.steps import Group, InnerRule, Step, Vectors
-from gyroscope.optim.formulas import Number
+from gyroscope.optim.formulas import Norms, Number
 from gyroscope.optim.rotation import rotation
 from gyroscope.optim.rotation_options import Centring, UpdateAverage, check_rotational
 from gyroscope.theory.rules import sgdm
@@ -31,7 +31,8 @@ class RotationalSGD(EngineOptimizer):
 
     lr, momentum, nesterov    as SGD's. The angle is proportional to sqrt(lr)
     weight_decay              sets the angle, and is the L2 of weights that do not rotate (5e-4: usual for convolutions)
-    beta, update_average, centre, granularity, compile, stochastic_rounding    as RotationalAdamW's
+    beta, update_average, norms, centre, granularity, compile, stochastic_rounding
+                              as RotationalAdamW's
 
     >>> import torch
     >>> layer = torch.nn.Linear(8, 4)
@@ -49,6 +50,7 @@ class RotationalSGD(EngineOptimizer):
         *,
         beta: float = 0.99,
         update_average: UpdateAverage = "plain",
+        norms: Norms = "fixed",
         centre: Centring = True,
         granularity: Granularity = "neuron",
         compile: Compile = False,
@@ -69,6 +71,7 @@ class RotationalSGD(EngineOptimizer):
             numbers={"l2": group["weight_decay"], "momentum": group["momentum"]},
             lr=group["lr"],
             formula="sgd",
+            correlation=sgdm.correlation(group["momentum"], group["nesterov"]),
         )
         angle = sgdm.angular_update(group["lr"], group["weight_decay"], group["momentum"], group["nesterov"])
         return rotation(inner, angle, group, t, vectors)

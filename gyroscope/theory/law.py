@@ -6,6 +6,7 @@ the gradient's part. Norm, angle per step and memory follow from `a`, the size o
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from math import log, prod
 from typing import Any, TypeAlias
 
@@ -224,6 +225,11 @@ class Correlation:
         """
         return 1 + 2 * self.first * (1 - a) / (1 - self.ratio * (1 - a))
 
+    @property
+    def mean_lag(self) -> Number:
+        """Σ_k k·rho(k) / Σ_k rho(k), in steps."""
+        return 1 / (1 - self.ratio)
+
 
 @dataclass(frozen=True)
 class OddCorrelation:
@@ -244,6 +250,13 @@ class OddCorrelation:
         ratio = self.linear.ratio**self.powers
         return 1 + 2 * (self.weights * first * keep / (1 - keep * ratio)).sum(-1)
 
+    @cached_property
+    def mean_lag(self) -> float:
+        """Σ_k k·rho(k) / Σ_k rho(k), in steps. 1 if nothing is correlated."""
+        room = 1 - self.linear.ratio**self.powers
+        sums = self.weights * self.linear.first**self.powers / room
+        return float((sums / room).sum() / sums.sum()) if self.linear.first else 1.0
+
 
 @dataclass(frozen=True)
 class SampledCorrelation:
@@ -259,6 +272,11 @@ class SampledCorrelation:
         """
         keep = np.asarray(1 - a)[..., None]
         return 1 + 2 * (self.by_lag * keep ** np.arange(1, len(self.by_lag) + 1)).sum(-1)
+
+    @cached_property
+    def mean_lag(self) -> float:
+        """Σ_k k·rho(k) / Σ_k rho(k), in steps."""
+        return float(np.arange(1, len(self.by_lag) + 1) @ self.by_lag / self.by_lag.sum())
 
 
 AnyCorrelation: TypeAlias = Correlation | OddCorrelation | SampledCorrelation

@@ -18,9 +18,9 @@ from tests import reference_sphere as sphere
 class Row:
     """`make(params, **options)` builds the optimizer, `twin(weights)` its float64 twin with the same settings.
 
-    `moments` counts the tensors of the parameters' size in a state, `rotates` says that vectors keep their norm,
+    `moments` counts the tensors of the parameters' size in a state, `rotates` says that vectors rotate by a set angle,
     `wraps` that another library's optimizer checks the options, `angle_is_given` that no weight decay sets the angle,
-    `whole` that matrices rotate as a whole.
+    `whole` that matrices rotate as a whole, `keeps_norms` that vectors which rotate keep their norm.
     """
 
     name: str
@@ -31,10 +31,14 @@ class Row:
     wraps: bool = False
     angle_is_given: bool = False
     whole: bool = False
+    keeps_norms: bool = True
 
 
-def row(cls, options, twin, moments, rotates=True, name=""):
-    return Row(name or cls.__name__, lambda params, **more: cls(params, **{**options, **more}), twin, moments, rotates)
+def row(cls, options, twin, moments, rotates=True, name="", keeps_norms=True):
+    def make(params, **more):
+        return cls(params, **{**options, **more})
+
+    return Row(name or cls.__name__, make, twin, moments, rotates, keeps_norms=keeps_norms)
 
 
 def turned(direction, lr, wd, **options):
@@ -72,6 +76,46 @@ CATALOGUE = [
         turned(reference.SGDDirection(nesterov=True), 0.1, 1e-3, l2=True, noise=True),
         1,
         name="RotationalSGD-nesterov-noise",
+    ),
+    row(
+        optim.RotationalAdamW,
+        {**ADAMW, "norms": "free"},
+        turned(reference.AdamWDirection(), 2e-3, 0.1, norms="free"),
+        2,
+        keeps_norms=False,
+        name="RotationalAdamW-free",
+    ),
+    row(
+        optim.RotationalAdamW,
+        {**ADAMW, "norms": "settling", "update_average": "noise"},
+        turned(reference.AdamWDirection(), 2e-3, 0.1, norms="settling", noise=True),
+        2,
+        keeps_norms=False,
+        name="RotationalAdamW-settling",
+    ),
+    row(
+        optim.RotationalSGD,
+        {**SGD, "nesterov": True, "norms": "settling"},
+        turned(reference.SGDDirection(nesterov=True), 0.1, 1e-3, l2=True, norms="settling"),
+        1,
+        keeps_norms=False,
+        name="RotationalSGD-settling",
+    ),
+    row(
+        optim.RotationalLion,
+        {**LION, "norms": "settling"},
+        turned(reference.LionDirection(), 2e-4, 1.0, norms="settling"),
+        1,
+        keeps_norms=False,
+        name="RotationalLion-settling",
+    ),
+    Row(
+        "Rotational(AdamW)-settling",
+        lambda params, **more: optim.Rotational(torch.optim.AdamW(params, **{**ADAMW, **more}), norms="settling"),
+        turned(reference.AdamWDirection(), 2e-3, 0.1, norms="settling"),
+        2,
+        wraps=True,
+        keeps_norms=False,
     ),
     Row(
         "Rotational(AdamW)",
@@ -134,6 +178,9 @@ every_compiling = pytest.mark.parametrize(
     "row", [r for r in CATALOGUE if r.rotates and not r.wraps], ids=lambda row: row.name
 )
 every_rotational = pytest.mark.parametrize("row", [r for r in CATALOGUE if r.rotates], ids=lambda row: row.name)
+every_fixed = pytest.mark.parametrize(
+    "row", [r for r in CATALOGUE if r.rotates and r.keeps_norms], ids=lambda row: row.name
+)
 every_turned_by_decay = pytest.mark.parametrize(
     "row", [r for r in CATALOGUE if r.rotates and not r.angle_is_given], ids=lambda row: row.name
 )

@@ -10,7 +10,14 @@ import torch
 from torch import nn
 
 from gyroscope.geometry import Split
-from tests.optim.catalogue import every_compiling, every_optimizer, every_own, every_rotational, every_turned_by_decay
+from tests.optim.catalogue import (
+    every_compiling,
+    every_fixed,
+    every_optimizer,
+    every_own,
+    every_rotational,
+    every_turned_by_decay,
+)
 
 
 def model(dtype=torch.float32, seed=0):
@@ -413,7 +420,7 @@ def test_weight_decay_zero_is_an_error_only_where_something_rotates(row):
         row.make([w], weight_decay=0.0)
 
 
-@every_rotational
+@every_fixed
 @pytest.mark.parametrize(
     "options", [{}, {"axis": 1}, {"granularity": "tensor"}, {"granularity": "group", "group_size": 2}]
 )
@@ -431,7 +438,7 @@ def test_each_split_keeps_its_own_norms(row, options):
     torch.testing.assert_close(split.mean(p.detach()), torch.zeros_like(norms), atol=1e-6, rtol=0)
 
 
-@every_rotational
+@every_fixed
 def test_weights_replaced_from_outside_are_turned_at_their_own_norm(row):
     torch.manual_seed(0)
     p = nn.Parameter(torch.randn(4, 16))

@@ -12,6 +12,7 @@ from gyroscope.geometry import Split, at_least_float32
 from gyroscope.optim import formulas
 from gyroscope.optim._engine.memory import Scratch
 from gyroscope.optim.formulas import Change, Number
+from gyroscope.theory.law import AnyCorrelation
 
 Group = dict[str, Any]
 
@@ -80,7 +81,7 @@ class InnerRule:
     """The rule that makes Δ: a direction of `formulas` with its moments and numbers, and the rule's lr and decay.
 
     `direction` is None if another optimizer has made Δ. `decay` is decoupled. L2 is the number "l2".
-    `formula` is the rule's name in the table of optimizers.
+    `formula` is the rule's name in the table of optimizers, `correlation` that of its Δ under noise, if it is known.
     """
 
     direction: Callable[..., None] | None
@@ -90,6 +91,7 @@ class InnerRule:
     decay: Number = 0.0
     eps: Number = 0.0
     formula: str = ""
+    correlation: AnyCorrelation | None = None
 
     def take_plain_step(self, tensors: list[Tensor], scratch: Scratch) -> None:
         """Take the rule's own step of [weight, gradient, *moments]."""

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from gyroscope._checks import check_betas, check_decay, check_fraction
 from gyroscope._types import Array, Int64, Number
-from gyroscope.theory.law import Equilibrium, Weights, plain
+from gyroscope.theory.law import AnyCorrelation, Equilibrium, Weights, plain
 from gyroscope.theory.linear_motion import LinearMotion
 from gyroscope.theory.recursion import Motion
 
@@ -66,6 +66,10 @@ class UpdateRule(ABC):
     @abstractmethod
     def at(self, lr: Number, weights: Weights, *, leading: bool = False) -> Equilibrium:
         """Return the equilibrium at a learning rate. Nothing is validated, so that arrays are accepted."""
+
+    def correlation(self, weights: Weights) -> AnyCorrelation | None:
+        """Return the autocorrelation of updates under white noise, without the part of L2. None if it is unknown."""
+        return None
 
     def motion(self, norm2: Array) -> Motion:
         """Return the averaged motion that starts at these squared norms."""

@@ -12,6 +12,7 @@ import numpy as np
 
 from gyroscope._types import Array, Number
 from gyroscope.theory.law import (
+    Correlation,
     Equilibrium,
     Weights,
     forgetting_time,
@@ -166,6 +167,10 @@ class AdamL2(CoupledAdam):
     """
 
     second_moment_per_entry: ClassVar[bool] = True
+
+    def correlation(self, weights: Weights) -> Correlation:
+        """Return the correlation of an average."""
+        return Correlation.of_average(self.betas[0])
 
     def balanced(self, lr: Number, C: Number, g_unit: Number, leading: bool) -> Equilibrium:
         """Return the exact balance, or the paper's cubic."""

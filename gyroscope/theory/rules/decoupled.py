@@ -30,6 +30,10 @@ class DecoupledRule(UpdateRule):
     def unit_update(self, weights: Weights) -> tuple[Number, AnyCorrelation]:
         """Return the RMS size of an update at lr = 1, None if it is unknown, and the updates' correlation."""
 
+    def correlation(self, weights: Weights) -> AnyCorrelation:
+        """Return the correlation of updates."""
+        return self.unit_update(weights)[1]
+
     def at(self, lr: Number, weights: Weights, *, leading: bool = False) -> Equilibrium:
         """Return the one law, with cautious decay if the rule has it."""
         size, correlation = self.unit_update(weights)

@@ -106,6 +106,10 @@ class Lion(BetaRule):
         beta2 = self.betas[1]
         return MomentumStep(beta2, 1 - beta2) if beta2 else None
 
+    def correlation(self, weights: Weights) -> OddCorrelation:
+        """Return the correlation of the signs."""
+        return correlation(*self.betas)
+
     def at(self, lr: Number, weights: Weights, *, leading: bool = False) -> Equilibrium:
         """Return the one law with E‖u‖² = lr²·C."""
         decay = decay_at(self, lr)

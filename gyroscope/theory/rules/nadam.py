@@ -83,6 +83,12 @@ class RampedMomentum(BetaRule):
         steps_done = 0 if self.steps_done is None else self.steps_done
         return nadam_momentum(beta1, steps_done + 1, self.momentum_decay)
 
+    @property
+    def filter_correlation(self) -> Correlation:
+        """The correlation of the filter at this μ."""
+        beta1 = self.betas[0]
+        return Correlation.of_filter(*nesterov_filter(beta1, self.look_ahead_momentum), beta1)
+
     def look_ahead(self, steps: int, done: int) -> tuple[Number, Number]:
         """Return the coefficients of m' and g in the steps after `done`, times `adam_scale`'s divisor 1-β1^t."""
         beta1 = self.betas[0]
@@ -129,8 +135,8 @@ class NAdam(DecoupledRule, RampedMomentum):
         beta1 = self.betas[0]
         momentum = self.look_ahead_momentum
         C = weights.fan_in
-        correlation = Correlation.of_filter(*nesterov_filter(beta1, momentum), beta1)
-        return None if C is None else (C * nesterov_power(beta1, momentum)) ** 0.5, correlation
+        size = None if C is None else (C * nesterov_power(beta1, momentum)) ** 0.5
+        return size, self.filter_correlation
 
     def linear_steps(self, lr: Array, done: int, weights: Weights) -> LinearSteps:
         """Return AdamW's steps with u ∝ μ·m' + (1-μ)·g, m' = β1·m + (1-β1)·g."""
@@ -152,6 +158,10 @@ class NAdamL2(RampedMomentum, CoupledAdam):
     >>> f"{eq.angular_update:.5f} rad/step at norm {eq.norm:.3f}"
     '0.01566 rad/step at norm 0.384'
     """
+
+    def correlation(self, weights: Weights) -> Correlation:
+        """Return the correlation of the filter."""
+        return self.filter_correlation
 
     @property
     def power(self) -> Number:

@@ -49,14 +49,13 @@ class Rule(UpdateRule):
         update_rms = None if self.update_rms is None else lr * self.update_rms
         if leading:
             return leading_order(lr * self.decay, self.correlation_time, update_rms)
-        return law(lr * self.decay, self._correlation.time(lr * self.decay), update_rms)
+        return law(lr * self.decay, self.correlation(weights).time(lr * self.decay), update_rms)
 
     def stationary_steps(self, lr: Array, weights: Weights) -> StationarySteps:
         """Return updates of known size. They are rough while a momentum that starts at zero fills."""
         assert self.update_rms is not None  # `needs` names it
-        return StationarySteps(lr * self.decay, lr * self.update_rms, self._correlation)
+        return StationarySteps(lr * self.decay, lr * self.update_rms, self.correlation(weights))
 
-    @property
-    def _correlation(self) -> Correlation:
-        # The average whose τ this is: τ = (1+β)/(1-β).
+    def correlation(self, weights: Weights) -> Correlation:
+        """Return the correlation of the average whose τ = (1+β)/(1-β) this is."""
         return Correlation.of_average((self.correlation_time - 1) / (self.correlation_time + 1))
