@@ -45,10 +45,10 @@ class RotationalAdamW(EngineOptimizer):
                          so that both stay within 5 % (`gyroscope.optim.update_average`). If all gradients are aligned,
                          the first 30 steps rotate 1.08 times too far, and 1.2 times at most
     norms                "fixed": each vector keeps its initial norm n. "free": log n follows the loss at the speed of
-                         the rotation, without its drift under noise. "settling": it is also drawn to the norm of AdamW's
+                         the rotation, less its drift under noise. "settling": it is also drawn to the norm of AdamW's
                          equilibrium, which forgets the initial one (docs/theory.md, "Free norms"). The state's
-                         "radius" is n in float32 or better: each step multiplies it, and makes the weights that long
-                         again, so that their rounding does not add up
+                         "radius" is n in float32 or better. Each step multiplies it and makes the weights that long
+                         again, so that the rounding of weights does not add up
     centre               True: vectors have mean 0 and updates lose their mean, so the angle is exact (as the authors'
                          later code). "weights": the weights lose their mean after each step, as RE prints Algorithm 1,
                          which loses a part of the angle. False: neither. Vectors of fewer than 4 entries are never

@@ -65,8 +65,7 @@ class RotationalLion(EngineOptimizer):
 
     lr, betas                 as Lion's. The angle is proportional to sqrt(lr)
     weight_decay              sets the angle, and decays weights that do not rotate (1.0: Lion's lr is below AdamW's)
-    beta, update_average, norms, centre, granularity, compile, stochastic_rounding
-                              as RotationalAdamW's
+    beta, update_average, norms, centre, granularity, compile, stochastic_rounding    as RotationalAdamW's
 
     >>> import torch
     >>> layer = torch.nn.Linear(8, 4)

@@ -31,8 +31,7 @@ class RotationalSGD(EngineOptimizer):
 
     lr, momentum, nesterov    as SGD's. The angle is proportional to sqrt(lr)
     weight_decay              sets the angle, and is the L2 of weights that do not rotate (5e-4: usual for convolutions)
-    beta, update_average, norms, centre, granularity, compile, stochastic_rounding
-                              as RotationalAdamW's
+    beta, update_average, norms, centre, granularity, compile, stochastic_rounding    as RotationalAdamW's
 
     >>> import torch
     >>> layer = torch.nn.Linear(8, 4)
