@@ -7,13 +7,14 @@ with another decay and update. Ours: docs/theory.md, "Cautious decay".
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from math import pi
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from gyroscope._types import Number
-from gyroscope.theory.law import Equilibrium, forgetting_time, leading_order, rotation_angle, safe_divide
+from gyroscope._types import Array, Number
+from gyroscope.theory.law import Equilibrium, Weights, forgetting_time, leading_order, rotation_angle, safe_divide
 
 # Share of the entries that decay if update and weight are independent.
 HALF = 0.5
@@ -79,8 +80,8 @@ def cautious_equilibrium(
         pushed2 = (before.push**2 - 1) * linear2
         growth = time(before.decay) + pushed2 * linear_time(before.decay)
         norm2 = growth / (before.decay * (2 - before.decay) - before.noise)
-        aligned = -before.push * linear2 * (linear_time(before.decay) - 1) / (2 * (1 - before.decay))
-        masked = masked_decay(a, aligned / (norm2 * linear2) ** 0.5, (norm2 / linear2) ** 0.5)
+        radial = -before.push * linear2 * (linear_time(before.decay) - 1) / (2 * (1 - before.decay))
+        masked = masked_decay(a, radial / (norm2 * linear2) ** 0.5, (norm2 / linear2) ** 0.5)
         if np.max(np.abs(masked.decay / before.decay - 1)) < 1e-13:
             break
     square = 1 + pushed2 + masked.noise * norm2
@@ -96,3 +97,19 @@ def cautious_equilibrium(
         update_rms=update_rms,
         timescale=forgetting_time(acts),
     )
+
+
+def plain_equivalent(rule: Any, lr: Array, weights: Weights) -> tuple[Any, Array]:
+    """Return the rule and learning rates whose plain decay settles at the norm and timescale of this cautious decay.
+
+    Motions take such steps. Other rules and their learning rates are returned as they are.
+    """
+    if not rule.cautious_decay:
+        return rule, lr
+    one = replace(weights, fan_in=None if weights.fan_in is None else np.ravel(weights.fan_in)[:1])
+    settled = rule.at(lr, one)
+    acts = 1 / settled.timescale
+    plain = rule.during(cautious_decay=False, corrected_decay=False, weight_decay=acts / np.maximum(lr, TINY))
+    # Without decay both norms are infinite.
+    longer = np.where(acts > 0, safe_divide(settled.norm, plain.at(lr, one).norm), 1.0)
+    return plain.during(weight_decay=plain.weight_decay / longer), lr * longer

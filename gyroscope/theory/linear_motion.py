@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, final
 import numpy as np
 
 from gyroscope._types import Array, Number
-from gyroscope.theory.cautious import TINY, MaskedDecay, masked_decay
+from gyroscope.theory.cautious import plain_equivalent
 from gyroscope.theory.law import Weights
 from gyroscope.theory.recursion import Guess, Improve, Moments, Motion, Series, Step, filtered
 
@@ -63,7 +63,7 @@ class LinearSteps:
 class LinearMotion(Motion):
     """Motion of a rule whose `linear_steps` give the coefficients at learning rates, steps done and weights.
 
-    y = E‖w‖², p = E⟨w,m⟩, q = E‖m‖², and D as in `StepNormaliser`. The share of a cautious decay depends on them.
+    y = E‖w‖², p = E⟨w,m⟩, q = E‖m‖², and D as in `StepNormaliser`.
     """
 
     def __init__(self, rule: Any, norm2: Array) -> None:
@@ -71,7 +71,8 @@ class LinearMotion(Motion):
         self._unit: float | None = None  # D's, of the last step
 
     def _improve(self, lr: Array, weights: Weights) -> Improve:
-        steps: LinearSteps = self.rule.linear_steps(lr, self.done, weights)
+        rule, lr = plain_equivalent(self.rule, lr, weights)
+        steps: LinearSteps = rule.linear_steps(lr, self.done, weights)
         normaliser = steps.D or StepNormaliser()
         unit = np.broadcast_to(normaliser.unit, len(lr))
         before = np.append(unit[0] if self._unit is None else self._unit, unit[:-1])
@@ -81,13 +82,12 @@ class LinearMotion(Motion):
         columns: list[Any] = [np.asarray(values)[:, None] if np.ndim(values) else values for values in by_step]
 
         is_coupled = np.any(steps.update.weight) or np.any(steps.momentum.weight)
-        is_cautious = self.rule.cautious_decay
-        self.guessed = ["norm2", "p"] if is_coupled or is_cautious else ["norm2"]
+        self.guessed = ["norm2", "p"] if is_coupled else ["norm2"]
         done = np.arange(self.done, self.done + len(lr))[:, None]
 
         def improve(part: slice, guess: Guess) -> tuple[Step, Moments]:
             values = (column[part] if isinstance(column, np.ndarray) else column for column in columns)
-            a, scale, coupling, *coefficients = values
+            a, s, coupling, *coefficients = values
             # Coefficients of w, m and g in the update and in the new momentum, and of D, w and m in the new D.
             uw, um, ug, mw, mm, mg, keep_D, Dw, Dm = coefficients
             y = guess["norm2"]
@@ -97,38 +97,31 @@ class LinearMotion(Motion):
             if is_coupled:
                 added += mw * (mw * y + 2 * mm * p)
             q = filtered(self.moments["q"], mm * mm, added)
-            s = scale
             D = Series(*np.broadcast_to(self.moments["D"], (2, *q.before.shape)))
             if steps.D:
                 D = filtered(self.moments["D"], keep_D, g2 + Dm * q.before + (Dw * y if is_coupled else 0.0))
-                s = scale * np.sqrt(steps.size / D.after)
+                s = s * np.sqrt(steps.size / D.after)
             # E‖update‖² without the part of w.
             update2 = um * um * q.before + ug * ug * g2
-            masked = MaskedDecay(a)
-            if is_cautious:
-                linear2 = np.maximum(s * s * update2, TINY * y)
-                masked = masked_decay(a, s * um * p / np.sqrt(y * linear2), np.sqrt(y / linear2))
-            left = 1 - masked.decay
-            pushed = masked.push * s
-            coupled = pushed * coupling
+            left = 1 - a
+            coupled = s * coupling
             keep = left * mm
             added = -coupled * (um * mm * q.before + ug * mg * g2)
             if is_coupled:
                 keep = keep - coupled * (uw * mm + um * mw)
                 added = added + (left - coupled * uw) * mw * y
             overlap = filtered(self.moments["p"], keep, added)
-            power = (masked.push * masked.push + (steps.excess - 1)) * (s * s)
+            power = steps.excess * (s * s)
             radial = um * overlap.before
-            twice = 2 * left * pushed
+            twice = 2 * left * s
             square = power * (update2 + 2 * uw * radial if is_coupled else update2)
             added = square - twice * radial
-            own = masked.noise
-            keep = left * left + own
+            keep = left * left
             if is_coupled:
                 # Parts proportional to the norm belong to `keep`, because as part of `added` they would converge slowly
                 # or not at all. These are the weight's part of the update and, if small, the part of the momentum as
                 # far as it has filled.
-                own = own + power * uw * uw
+                own = power * uw * uw
                 through = twice * um * mw / (1 - mm)
                 through = np.where(through < SMALL_DECAY, through, 0.0)
                 keep = left * left - twice * uw + own - through
@@ -136,14 +129,12 @@ class LinearMotion(Motion):
             # `added` falls as the norm grows. Taking that into account halves the rounds.
             norm2 = filtered(self.norm2, keep - RESPONSE * added / y, (1 + RESPONSE) * added)
             y = norm2.before
-            cross = pushed * (uw * y + radial if is_coupled else radial)
-            square = square + own * y
-            if is_cautious and steps.excess > 1:  # a sign: longer steps that point outwards less
-                longer = 2 * masked.sign_overlap * np.sqrt(steps.excess * linear2 * y)
-                square = square + longer
-                cross = cross + longer / (2 * left)
+            cross = s * radial
+            if is_coupled:
+                cross = s * (uw * y + radial)
+                square = square + own * y
             moments = {"norm2": norm2, "p": overlap, "q": q, "D": D}
-            decay = np.broadcast_to(masked.decay, cross.shape)
+            decay = np.broadcast_to(a, cross.shape)
             forgets = decay
             if is_coupled:
                 # L2 also acts through the momentum, which fills with mw/(1-mm) of the weights of 1/(1-mm) steps before.

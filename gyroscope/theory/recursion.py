@@ -1,8 +1,8 @@
 """Averaged motion of a weight vector under noise: the recursions behind every forecast.
 
 A step is  w <- (1-a) w - u,  and norm and angle follow from E⟨w,u⟩ and E‖u‖² alone. A moment follows
-x' = keep·x + added,  where `added` depends on the norm. Many steps are solved at once: from a guess of all norms follow
-all moments and better norms, until they agree with the guess.
+x' = keep·x + added,  where `added` depends on the norm. Many steps are solved at once by Picard iteration: from a guess
+of all norms follow all moments and better norms, until they agree with the guess.
 """
 
 from abc import ABC, abstractmethod
@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeAlias, final
 import numpy as np
 
 from gyroscope._types import Array, Int64, Number
-from gyroscope.theory.cautious import TINY, MaskedDecay, masked_decay
+from gyroscope.theory.cautious import plain_equivalent
 from gyroscope.theory.law import Correlation, Weights
 
 # Steps that are solved at once: at first, and at most. More would not fit in a cache.
@@ -203,33 +203,29 @@ class StationarySteps(NamedTuple):
 class StationaryMotion(Motion):
     """Motion under updates of known size, the rule's `stationary_steps`, whose autocorrelation is first·ratio^(k-1).
 
-    The overlap o = E⟨w, u⟩/update_rms follows  o' = (1-a)·ratio·o - first·update_rms·size  if the decay is plain.
+    The overlap o = E⟨w, u⟩/update_rms follows  o' = (1-a)·ratio·o - first·update_rms·size.
     """
 
     def __init__(self, rule: Any, norm2: Array) -> None:
         super().__init__(rule, norm2, overlap=np.zeros_like(norm2))
-        self.guessed += ["overlap"] if rule.cautious_decay else []
+        self.guessed = []  # no step depends on the norm
 
     def _improve(self, lr: Array, weights: Weights) -> Improve:
-        decay, update_rms, correlation, size = self.rule.stationary_steps(lr, weights)
+        rule, lr = plain_equivalent(self.rule, lr, weights)
+        decay, update_rms, correlation, size = rule.stationary_steps(lr, weights)
         by_step = (decay, update_rms, correlation.first, correlation.ratio)
         columns = [np.broadcast_to(values, len(lr))[:, None] for values in by_step]
 
         def improve(part: slice, guess: Guess) -> tuple[Step, Moments]:
             a, rms, first, ratio = (column[part] for column in columns)
-            y = guess["norm2"]
-            masked = MaskedDecay(a)
-            if self.rule.cautious_decay:
-                length = np.maximum(rms * size**0.5, np.sqrt(TINY * y))
-                masked = masked_decay(a, guess["overlap"] / np.sqrt(y * size), np.sqrt(y) / length)
-            left = 1 - masked.decay
-            pushed = masked.push * rms
-            overlap = filtered(self.moments["overlap"], left * ratio, -first * pushed * size + 0 * y)
-            cross = pushed * overlap.before
-            square = pushed * pushed * size
-            norm2 = filtered(self.norm2, left * left + masked.noise, square - 2 * left * cross)
-            decay = np.broadcast_to(masked.decay, cross.shape)
-            step = Step(decay, cross, square + masked.noise * norm2.before, norm2.after, decay)
+            left = 1 - a
+            shape = guess["norm2"].shape
+            overlap = filtered(self.moments["overlap"], left * ratio, np.broadcast_to(-first * rms * size, shape))
+            cross = rms * overlap.before
+            square = rms * rms * size
+            norm2 = filtered(self.norm2, left * left, square - 2 * left * cross)
+            decay = np.broadcast_to(a, cross.shape)
+            step = Step(decay, cross, np.broadcast_to(square, cross.shape), norm2.after, decay)
             return step, {"norm2": norm2, "overlap": overlap}
 
         return improve
