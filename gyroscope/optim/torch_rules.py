@@ -3,9 +3,9 @@
 from typing import Any
 
 from gyroscope.model.optimizer_list import algorithm_of, owner_of
-from gyroscope.optimizers import SPECS, Group, Rules, hyperball, rule_by_spec, spec_by_algorithm, spec_of, user_rule
-from gyroscope.optimizers.group_rules import REMEDY
-from gyroscope.optimizers.other_libraries import other_optimizer, rule_by_other
+from gyroscope.optimizers import Group, Rules, hyperball, rule_by_spec, spec_by_algorithm, spec_of, user_rule
+from gyroscope.optimizers.other_libraries import is_of_other_library, is_other, rule_by_other
+from gyroscope.optimizers.table import unknown
 from gyroscope.theory import UpdateRule
 
 
@@ -27,8 +27,7 @@ def rule_of(group: Group, optimizer: object, rules: Rules | None = None) -> Upda
     SGDM(lr=0.1, weight_decay=0.0005, momentum=0.9, nesterov=False)
     """
     # A known wrapper (Rotational, Lookahead) is not unwrapped, because it changes the rule.
-    spec = spec_of(optimizer)
-    is_known = spec is not None or other_optimizer(optimizer, group, known=False) is not None
+    is_known = spec_of(optimizer) is not None or is_other(optimizer)
     stepping: Any = optimizer if is_known else owner_of(group, optimizer)
     spec = spec_of(stepping)
     if spec is not None and spec.wraps:
@@ -40,12 +39,11 @@ def rule_of(group: Group, optimizer: object, rules: Rules | None = None) -> Upda
     algorithm = algorithm_of(group)
     if algorithm is not None:
         return rule_by_spec(spec_by_algorithm(algorithm), group)
-    other = other_optimizer(stepping, group, known=spec is not None)
-    if other is not None:
-        return rule_by_other(other, group)
+    name = type(stepping).__name__
+    if is_of_other_library(stepping, group):
+        return rule_by_other(name, group)
     if spec is None or spec.rule is None:
-        known = ", ".join(spec.name for spec in SPECS if spec.rule is not None)
-        raise ValueError(f"{type(stepping).__name__} is not among the known optimizers ({known}): {REMEDY}")
+        raise ValueError(unknown(name))
     return rule_by_spec(spec, group)
 
 

@@ -1,28 +1,29 @@
-"""The optimizers of other libraries that people use most: which have a rule, and why the others have none.
+"""The optimizers of other libraries that have a rule.
 
 The rotation of every optimizer with a rule was compared with it on noise (docs/own-optimizer.md). Classes are
 recognised by name, so nothing is imported.
 """
 
 from collections.abc import Callable
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from gyroscope.optimizers.group_rules import REMEDY, betas, number, rates, with_betas
 from gyroscope.optimizers.spec import UNSUPPORTED, Group
+from gyroscope.optimizers.table import spec_of, unknown
 from gyroscope.theory import AdamW, Lion, Rule, UpdateRule
 
-Status = Literal["predicted", "measured only", "refused"]
 # The option by which pytorch_optimizer chooses the kind of weight decay. Its classes may have names of torch's or ours.
 DECOUPLED = "weight_decouple"
+# Optimizers around another that move the weights more than once per step, so that the other's rule does not hold.
+WRAPPERS = ("Lookahead", "SAM", "GSAM", "ScheduleFreeWrapper")
 
 
 class OtherOptimizer(NamedTuple):
-    """An optimizer of another library. `about` is its rule in words, or the reason why it has none."""
+    """An optimizer of another library. `about` is its rule in words."""
 
     name: str
-    status: Status
     about: str
-    rule: Callable[[Group], UpdateRule] | None = None
+    rule: Callable[[Group], UpdateRule]
 
 
 def _by_law(group: Group) -> UpdateRule:
@@ -56,86 +57,44 @@ def _prodigy(group: Group) -> UpdateRule:
 
 AS_ADAMW = "AdamW"
 BY_LAW = "rotation of AdamW, norm unknown"
-FACTORED = "its update is divided by a factored or block-wise v, whose size is unknown"
-RELATIVE = "its step is relative to the weight's norm (trust ratio), so that there is no balance with weight decay"
-AVERAGED = "the model holds y, a mean of the iterate z (in the optimizer's state) and of its average"
-SLOW = "weights jump to slow weights every k steps"
-TWICE = "each step takes two gradients and moves the weights in between"
 
 OTHERS = {
     each.name: each
     for each in (
-        OtherOptimizer("Lion", "predicted", "Lion", with_betas(Lion)),
-        OtherOptimizer("RAdam", "predicted", AS_ADAMW, with_betas(AdamW)),
-        OtherOptimizer("StableAdamW", "predicted", AS_ADAMW, with_betas(AdamW)),
-        OtherOptimizer("Prodigy", "predicted", "AdamW at lr·d, with the current d", _prodigy),
-        OtherOptimizer("Tiger", "predicted", "Lion with one β", lambda group: _sign(group, "beta")),
-        OtherOptimizer("SignSGD", "predicted", "Lion with one β", lambda group: _sign(group, "momentum")),
-        OtherOptimizer("AdaBelief", "predicted", BY_LAW, _by_law),
-        OtherOptimizer("AdaNorm", "predicted", BY_LAW, _by_law),
-        OtherOptimizer("ADOPT", "predicted", BY_LAW, _by_law),
-        OtherOptimizer("LaProp", "predicted", BY_LAW, _by_law),
-        OtherOptimizer("PAdam", "predicted", BY_LAW, _by_law),
-        OtherOptimizer("SOAP", "predicted", BY_LAW, _by_law),
-        OtherOptimizer("Yogi", "predicted", BY_LAW, _by_law),
-        OtherOptimizer("QHAdam", "predicted", "one law, τ of g and momentum mixed", _quasi_hyperbolic),
-        OtherOptimizer(
-            "SGDW", "predicted", "one law, norm unknown", lambda group: _law(group, number(group, "momentum", 0.0))
-        ),
-        OtherOptimizer("AdamS", "measured only", "its decay is divided by the mean of √v, unlike gyroscope's AdamS"),
-        OtherOptimizer(
-            "AdamC", "measured only", "its decay follows lr². Use AdamW with gyroscope.optim.CorrectedDecay"
-        ),
-        OtherOptimizer("AdamP", "measured only", "its update is made tangent if the weight looks scale-invariant"),
-        OtherOptimizer("SGDP", "measured only", "its update is made tangent if the weight looks scale-invariant"),
-        OtherOptimizer("Adan", "measured only", "it averages differences of gradients"),
-        OtherOptimizer("MARS", "measured only", "it extrapolates differences of gradients"),
-        OtherOptimizer("AdEMAMix", "measured only", "its slow momentum remembers longer than the weights"),
-        OtherOptimizer("SophiaH", "measured only", "clipping by an estimated Hessian sets the size of its update"),
-        OtherOptimizer("AdaFactor", "measured only", FACTORED),
-        OtherOptimizer("AdamMini", "measured only", FACTORED),
-        OtherOptimizer("CAME", "measured only", FACTORED),
-        OtherOptimizer(
-            "GaLore", "measured only", "its updates stay in a subspace that changes every few hundred steps"
-        ),
-        OtherOptimizer("Shampoo", "measured only", "its preconditioner sums all gradients, so that steps shrink"),
-        OtherOptimizer("ScalableShampoo", "measured only", "grafting sets the size of its update"),
-        OtherOptimizer("Lamb", "measured only", RELATIVE),
-        OtherOptimizer("LARS", "measured only", RELATIVE),
-        OtherOptimizer("Ranger", "measured only", SLOW),
-        OtherOptimizer("Ranger21", "measured only", SLOW),
-        OtherOptimizer("DAdaptAdam", "measured only", "its step size grows until it is found"),
-        OtherOptimizer("NorMuon", "measured only", "rows of its update are normalised by a v of their own"),
-        OtherOptimizer("AdaMuon", "measured only", "its orthogonalised update is divided by a v of its own"),
-        OtherOptimizer("AdamWScheduleFree", "measured only", AVERAGED),
-        OtherOptimizer("SGDScheduleFree", "measured only", AVERAGED),
-        OtherOptimizer("RAdamScheduleFree", "measured only", AVERAGED),
-        OtherOptimizer("ScheduleFreeAdamW", "measured only", AVERAGED),
-        OtherOptimizer("ScheduleFreeSGD", "measured only", AVERAGED),
-        OtherOptimizer("ScheduleFreeRAdam", "measured only", AVERAGED),
-        OtherOptimizer("ScheduleFreeWrapper", "refused", AVERAGED),
-        OtherOptimizer("Lookahead", "refused", SLOW),
-        OtherOptimizer("SAM", "refused", TWICE),
-        OtherOptimizer("GSAM", "refused", TWICE),
+        OtherOptimizer("Lion", "Lion", with_betas(Lion)),
+        OtherOptimizer("RAdam", AS_ADAMW, with_betas(AdamW)),
+        OtherOptimizer("StableAdamW", AS_ADAMW, with_betas(AdamW)),
+        OtherOptimizer("Prodigy", "AdamW at lr·d, with the current d", _prodigy),
+        OtherOptimizer("Tiger", "Lion with one β", lambda group: _sign(group, "beta")),
+        OtherOptimizer("SignSGD", "Lion with one β", lambda group: _sign(group, "momentum")),
+        OtherOptimizer("AdaBelief", BY_LAW, _by_law),
+        OtherOptimizer("AdaNorm", BY_LAW, _by_law),
+        OtherOptimizer("ADOPT", BY_LAW, _by_law),
+        OtherOptimizer("LaProp", BY_LAW, _by_law),
+        OtherOptimizer("PAdam", BY_LAW, _by_law),
+        OtherOptimizer("SOAP", BY_LAW, _by_law),
+        OtherOptimizer("Yogi", BY_LAW, _by_law),
+        OtherOptimizer("QHAdam", "one law, τ of g and momentum mixed", _quasi_hyperbolic),
+        OtherOptimizer("SGDW", "one law, norm unknown", lambda group: _law(group, number(group, "momentum", 0.0))),
     )
 }
 
 
-def other_optimizer(optimizer: object, group: Group, known: bool) -> OtherOptimizer | None:
-    """Return the record of another library's optimizer, or None.
-
-    If the name of a class is `known` from torch or gyroscope, it belongs to another library only if its group has that
-    library's option.
-    """
-    other = OTHERS.get(type(optimizer).__name__)
-    return other if other is not None and (not known or DECOUPLED in group) else None
+def is_other(optimizer: object) -> bool:
+    """Return whether an optimizer is one of these, or a wrapper that has no rule."""
+    return type(optimizer).__name__ in (*OTHERS, *WRAPPERS)
 
 
-def rule_by_other(other: OtherOptimizer, group: Group) -> UpdateRule:
+def is_of_other_library(optimizer: object, group: Group) -> bool:
+    """Return whether a class is another library's, although torch or gyroscope may have one of that name."""
+    return DECOUPLED in group or (is_other(optimizer) and spec_of(optimizer) is None)
+
+
+def rule_by_other(name: str, group: Group) -> UpdateRule:
     """Return the rule of another library's optimizer, or raise a ValueError with the reason why it has none."""
-    if other.rule is None:
-        can = "It can be measured, not predicted" if other.status == "measured only" else "It has no rule"
-        raise ValueError(f"{other.name} is not covered by the theory, because {other.about}. {can}: {REMEDY}")
+    other = OTHERS.get(name)
+    if other is None:
+        raise ValueError(unknown(name))
     if group.get(DECOUPLED) is False and group.get("weight_decay"):
         raise ValueError(
             f"{other.name} with weight_decouple=False is not covered, because L2 is part of its gradient: "

@@ -274,6 +274,12 @@ def spec_of(optimizer: object) -> OptimizerSpec | None:
     return next((_BY_NAME[name] for name in names if name in _BY_NAME), None)
 
 
+def unknown(name: str) -> str:
+    """Return the sentence about an optimizer without a rule."""
+    known = ", ".join(spec.name for spec in SPECS if spec.rule is not None)
+    return f"{name} is not among the known optimizers ({known}). It can be measured, not predicted: {REMEDY}"
+
+
 def spec_by_name(name: str | None) -> OptimizerSpec | None:
     """Return the record of the class with exactly this name, or None.
 
