@@ -21,6 +21,7 @@ from gyroscope.measure._pipeline.batches import ROW
 from gyroscope.measure._pipeline.optimizers import StepContext
 from gyroscope.store import STATISTICS, LayerSample, Quantity
 from gyroscope.theory import sensitivity, signal
+from gyroscope.theory.law import safe_divide
 
 NAN = float("nan")
 
@@ -144,9 +145,9 @@ class VectorSums:
         unknown = np.full_like(self.ww, NAN)
         angle = self.angle
         gradient = self._radial_gradient()
-        scaled = sensitivity.scaled_gradient_error(self.ss, self.fan_in) if self.at.reading.adam else unknown
-        radial = sensitivity.radial_decay(gradient, self.ww)
-        total = np.asarray(sensitivity.effective_decay(self.at.settings.weight_decay, radial))
+        scaled = self.ss / self.fan_in if self.at.reading.adam else unknown
+        radial = safe_divide(gradient, self.ww)
+        total = self.at.settings.weight_decay + radial
         return radial, total, scaled, sensitivity.rotation_discrepancy(self.predicted_angle, angle)
 
     def _radial_gradient(self) -> Array:
