@@ -108,22 +108,23 @@ class Adafactor(UpdateRule):
     @property
     def norm_exponent(self) -> float:
         """x in: equilibrium norm ∝ lr^x, or 0 if there is no equilibrium norm."""
-        room = self.lr * self.weight_decay * (2 - self.lr * self.weight_decay)
-        drifts = self.scale_parameter and self.rate(self.lr, self.steps_done + 1.0) ** 2 >= room
+        decay2 = self.lr * self.weight_decay * (2 - self.lr * self.weight_decay)
+        drifts = self.scale_parameter and self.rate(self.lr, self.steps_done + 1.0) ** 2 >= decay2
         return 0.0 if drifts or self.corrected_decay else self.norm_power
 
     def at(self, lr: Number, weights: Weights, *, leading: bool = False) -> Equilibrium:
         """Return the balance of decay and growth. Both are relative to the norm, unless its RMS is below eps2."""
         rate = self.rate(lr, self.steps_done + 1.0)
         a = decay_at(self, lr)
-        room = 2 * a if leading else a * (2 - a)
-        grows = self.scale_parameter & (rate * rate >= room)
-        tangent = np.where(grows, rate * rate, room) ** 0.5
+        # Share of the squared norm that decays.
+        decay2 = 2 * a if leading else a * (2 - a)
+        grows = self.scale_parameter & (rate * rate >= decay2)
+        tangent = np.where(grows, rate * rate, decay2) ** 0.5
         angle = tangent if leading else np.arctan(tangent / (1 - a))
         rms = norm = None
         if weights.fan_in is not None:
             smallest = rate * self.scale2(0.0, weights.fan_in) ** 0.5
             rms = np.where(grows, np.inf, smallest)
-            norm = np.where(grows, np.inf, safe_divide(smallest, room**0.5))
+            norm = np.where(grows, np.inf, safe_divide(smallest, decay2**0.5))
         # 1 - cos without loss of digits.
         return Equilibrium(angle, norm, rms, forgetting_time(2 * np.sin(angle / 2) ** 2))

@@ -235,8 +235,9 @@ class SGDMRT(MomentumRule):
         g_unit = weights.unit_grad_norm
         # Transport rescales the momentum like gradients, so in their unit it is as long as the heavy ball's.
         power = update_power(self.momentum, nesterov=False)
-        room = 2.0 if leading else 2 - lr * wd
-        norm2 = None if g_unit is None else g_unit * safe_divide(lr * power, wd * room) ** 0.5
+        # Share of the squared norm that decays, over lr.
+        decay2 = wd * (2.0 if leading else 2 - lr * wd)
+        norm2 = None if g_unit is None else g_unit * safe_divide(lr * power, decay2) ** 0.5
         angle = equilibrium_angle(lr * wd, 1.0) if leading else rotation_angle(lr * wd)
         return gradient_scaled_equilibrium(angle, norm2, lr * power**0.5, g_unit, lr * wd)
 
