@@ -37,8 +37,6 @@ KINDS = (
     "off_prediction",
     "well",
 )
-# Kinds of statements in a plan that judge nothing. All are notes.
-FACTS = ("rotation", "memory", "norm", "start", "total_decay", "settles", "stability", "equivalent")
 
 
 @final
@@ -58,7 +56,7 @@ NOTHING = Remedy()
 class Finding:
     """One statement about some layers of a plan or of a run, and what to do about it.
 
-    kind      what is stated, one of `KINDS` or `FACTS`
+    kind      what is stated, one of `KINDS`
     severity  bad, warn, note or good
     sentence  the statement, with numbers and units
     remedy    what to change, from `gyroscope.advice.remedies`, or empty

@@ -12,7 +12,7 @@ from rich.text import Text
 from gyroscope.advice.layer_families import chart_labels, group_families, short_labels
 from gyroscope.advice.layer_view import CheckpointView
 from gyroscope.render import theme
-from gyroscope.render.html import STRIPS_STYLE, dot_figure, family_table, finding_items, label, page_head, pictures
+from gyroscope.render.html import STRIPS_STYLE, dot_figure, family_table, finding_list, label, page_head, pictures
 from gyroscope.render.rendered import Document
 from gyroscope.render.terminal import family_table as terminal_table
 from gyroscope.render.terminal import filled, findings_text, summary_text
@@ -52,7 +52,7 @@ def _lines(autopsy: AutopsyData, width: int, explain: bool) -> Iterator[Renderab
 def _body(autopsy: AutopsyData) -> str:
     drifts = f"<h2>Since the first file</h2>{family_table(autopsy.drift_table)}" if autopsy.drifts else ""
     return f"""{page_head(autopsy.title, autopsy.findings.summary, autopsy.settings)}
-<ul class="verdict">{finding_items(autopsy.findings)}</ul>
+{finding_list(autopsy.findings)}
 <h2>The last step, layer by layer</h2><div class="strips">{_charts(autopsy.layers)}</div>
 <p class="settings">One dot for each layer. The dashed line is noise in equilibrium.</p>
 <h2>All layers</h2>{family_table(autopsy.table)}<p class="settings">{escape(LEGEND)}</p>{drifts}"""

@@ -7,16 +7,31 @@ from typing import Any
 from gyroscope._json import clean_text
 from gyroscope.advice.findings import Finding
 from gyroscope.report.layer_table import LayerTable, heading
+from gyroscope.report.plan_facts import Fact
 
 # Figures side by side on a wide screen, one above the other on a phone.
 STRIPS_STYLE = """
 .strips { display: flex; flex-wrap: wrap; gap: 0 1rem; } .strips > div { flex: 1 1 26rem; min-width: 0; }
 """
+# Findings that a page shows. The others are folded.
+SHOWN_FINDINGS = 3
 # A page sends nothing anywhere.
 PLOTLY_OPTIONS = {"displaylogo": False, "responsive": True, "showSendToCloud": False}
 
 
-def finding_items(findings: Sequence[Finding]) -> str:
+def finding_list(findings: Sequence[Finding]) -> str:
+    """Return the findings as a list, folded after the first three."""
+    if not findings:
+        return ""
+    shown = f'<ul class="findings">{_items(findings[:SHOWN_FINDINGS])}</ul>'
+    rest = findings[SHOWN_FINDINGS:]
+    if not rest:
+        return shown
+    more = f"{len(rest)} more finding{'' if len(rest) == 1 else 's'}"
+    return f'{shown}<details><summary>{more}</summary><ul class="findings">{_items(rest)}</ul></details>'
+
+
+def _items(findings: Sequence[Finding]) -> str:
     """Return findings as items of a list, with remedies and formulas."""
     items = []
     for finding in findings:
@@ -25,6 +40,15 @@ def finding_items(findings: Sequence[Finding]) -> str:
         formula = shown if finding.formula else ""
         items.append(f'<li class="{finding.severity}">{escape(finding.sentence)}{remedy}{formula}</li>')
     return "".join(items)
+
+
+def fact_table(facts: Sequence[Fact]) -> str:
+    """Return the numbers of one layer as a table. The formula of a number opens by a click."""
+    rows = []
+    for fact in facts:
+        formula = f"<details><summary>Formula</summary>{escape(fact.formula)}</details>" if fact.formula else ""
+        rows.append(f"<tr><th scope=row>{escape(fact.quantity)}</th><td>{escape(fact.value)}{formula}</td></tr>")
+    return f'<table class="facts"><tbody>{"".join(rows)}</tbody></table>' if rows else ""
 
 
 def family_table(layers: LayerTable) -> str:

@@ -1,6 +1,6 @@
-"""A plan in a terminal and as a page: the judgement, the curves, the table and the facts with their formulas."""
+"""A plan in a terminal and as a page: the answer, the table of numbers, findings and the curves."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -12,11 +12,12 @@ from gyroscope.advice.layer_families import short_labels
 from gyroscope.advice.thresholds import MIN_RATE_SHARE
 from gyroscope.render import theme
 from gyroscope.render.chart import chart
-from gyroscope.render.html import family_table, finding_items, label, page_head, picture
+from gyroscope.render.html import fact_table, family_table, finding_list, label, page_head, picture
 from gyroscope.render.rendered import Document
 from gyroscope.render.terminal import family_table as terminal_table
 from gyroscope.render.terminal import filled, findings_text, summary_text
 from gyroscope.report.plan_data import PlanData, thinned
+from gyroscope.report.plan_facts import Fact
 from gyroscope.theory.layer_prediction import LayerPrediction
 
 # Layers that a picture shows, as many as it has colours. A selection covers the fastest start to the slowest.
@@ -32,23 +33,35 @@ def plan_document(plan: PlanData) -> Document:
 
 def _lines(plan: PlanData, width: int, explain: bool) -> Iterator[RenderableType]:
     yield from summary_text(plan.findings.summary, width)
-    yield Text("\n".join(plan.settings), style="dim")
-    yield Text("\nVerdict", style="bold")
-    yield from findings_text(plan.findings, width, explain)
+    yield Text("\n".join(filled(setting, width, hang=2) for setting in plan.settings), style="dim")
+    yield from _facts(plan.facts, width, explain)
+    if len(plan.predictions) > 1:
+        yield Text("")
+        yield from terminal_table(plan.table, width)
+    findings = plan.findings if explain else plan.asking
+    if findings:
+        yield Text("")
+        yield from findings_text(findings, width, explain)
     yield Text("")
     labels = short_labels([prediction.name for prediction in plan.predictions])
     for prediction in plan.fastest_first(1):
         lines = chart_lines(prediction)
         if lines and len(lines[0]) <= width:
             shown = f"rotation of {labels[prediction.name]}, radians per step"
-            yield Text(f"{shown} (dashed: equilibrium at that step's rate)")
-            yield Text("\n".join(lines) + "\n")
+            yield Text(filled(f"{shown} (dashed: equilibrium at that step's rate)", width))
+            yield Text("\n".join(lines))
         elif lines:
-            yield Text(filled(f"No chart in {width} columns.", width) + "\n", style="dim")
-    if len(plan.predictions) > 1:
-        yield from terminal_table(plan.table, width)
-        yield Text("")
-    yield from findings_text(plan.facts, width, explain)
+            yield Text(filled(f"No chart in {width} columns.", width), style="dim")
+
+
+def _facts(facts: Sequence[Fact], width: int, explain: bool) -> Iterator[RenderableType]:
+    """Yield the table of one layer, with the formula below each value if `explain`."""
+    indent = max((len(fact.quantity) for fact in facts), default=0) + 2
+    for fact in facts:
+        shown = filled(fact.quantity.ljust(indent) + fact.value, width, hang=indent)
+        yield Text.assemble((shown[:indent], "bold"), shown[indent:])
+        if explain:
+            yield Text(filled(fact.formula, width, indent=indent), "italic cyan")
 
 
 def chart_lines(prediction: LayerPrediction) -> list[str]:
@@ -60,12 +73,11 @@ def chart_lines(prediction: LayerPrediction) -> list[str]:
 def _body(plan: PlanData) -> str:
     drawn = plan.drawn_layers(DRAWN)
     chart = picture(figure(drawn)) if drawn else "<p>No curves, because an input is missing.</p>"
-    table = family_table(plan.table) if len(plan.predictions) > 1 else ""
+    table = family_table(plan.table) if len(plan.predictions) > 1 else fact_table(plan.facts)
     return f"""{page_head(plan.title, plan.findings.summary, plan.settings)}
-<ul class="verdict">{finding_items(plan.findings)}</ul>
+{table}{finding_list(plan.findings)}
 <h2>The predicted run</h2><div class="chart">{chart}</div>
-<p class="settings">Solid: forecast. Dashed: equilibrium at the learning rate of that step.</p>
-<h2>Numbers</h2>{table}<ul>{finding_items(plan.facts)}</ul>"""
+<p class="settings">Solid: forecast. Dashed: equilibrium at the learning rate of that step.</p>"""
 
 
 def figure(layers: Mapping[str, LayerPrediction]) -> Any:

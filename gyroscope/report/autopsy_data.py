@@ -107,7 +107,7 @@ def autopsy_json(autopsy: AutopsyData) -> str:
             "name": autopsy.name,
             "step": autopsy.step,
             "summary": autopsy.findings.summary,
-            "verdict": list(autopsy.findings),
+            "findings": list(autopsy.findings),
             "layers": [_layer(layer) for layer in autopsy.layers],
             "drifts": [{**vars(drift), "memory": drift.memory} for drift in autopsy.drifts],
         }

@@ -12,18 +12,20 @@ from gyroscope._json import dumps
 from gyroscope._types import Int64
 from gyroscope.advice.findings import Diagnosis, Finding
 from gyroscope.advice.layer_families import chart_labels, short_labels
-from gyroscope.advice.phrases import format_memories, rule_text
-from gyroscope.advice.plan_facts import plan_facts
+from gyroscope.advice.phrases import rule_text
 from gyroscope.advice.plan_findings import plan_findings
 from gyroscope.advice.thresholds import MAX_AS_PREDICTED_RATIO
-from gyroscope.report.layer_table import Column, LayerTable, layer_table
+from gyroscope.report.layer_table import Column, LayerTable, known, layer_table
+from gyroscope.report.plan_facts import Fact, plan_facts
 from gyroscope.theory.law import safe_divide
-from gyroscope.theory.layer_prediction import LayerPrediction
+from gyroscope.theory.layer_prediction import LayerPrediction, tried_warmups
 
 # Largest number of points of a curve. A longer run is thinned evenly, and keeps its first and last step.
 MOST_POINTS = 500
 # Characters of a layer's label, so that a phone shows it on one line.
 MAX_LABEL = 24
+# Findings that ask for something although they are notes: an input, or attention to what a forecast leaves out.
+ASKING = ("missing_input", "assumption")
 T = TypeVar("T")
 
 
@@ -31,6 +33,15 @@ def _step(prediction: LayerPrediction, step: int | None) -> float:
     if prediction.forecast is None:
         return nan
     return inf if step is None else step
+
+
+def _largest_angle(prediction: LayerPrediction) -> float:
+    return nan if prediction.forecast is None else float(prediction.forecast.angular_update.max())
+
+
+def _warmup(prediction: LayerPrediction, digits: int) -> str:
+    steps = _step(prediction, prediction.warmup)
+    return known(steps, digits) if steps != inf else f"> {tried_warmups(prediction.schedule.steps)[-1]:,}"
 
 
 def _number(value: float | None) -> float:
@@ -41,8 +52,8 @@ COLUMNS = (
     Column("rotation,\nrad", lambda layer: _number(layer.equilibrium.angular_update)),
     Column("norm at\nstart", lambda layer: layer.layer.norm),
     Column("norm\nsettles at", lambda layer: _number(layer.equilibrium.norm)),
-    Column("fastest\nstep ×", lambda layer: layer.fastest[0]),
-    Column("warmup\nneeded", lambda layer: _step(layer, layer.warmup), infinite="no help"),
+    Column("largest\nangle", _largest_angle),
+    Column("warmup\nneeded", lambda layer: _step(layer, layer.warmup), _warmup),
     Column("run\nlength", lambda layer: layer.total_decay),
     Column("settles\nat step", lambda layer: _step(layer, layer.settled_at), infinite="never", is_step=True),
     Column("falls out\nat step", lambda layer: _step(layer, layer.falls_out_at), is_step=True),
@@ -74,10 +85,17 @@ class PlanData:
         judged = [each for each in self.predictions if not each.layer.is_embedding] or self.predictions
         return plan_findings(judged, self.missing, self.notes)
 
-    @cached_property
-    def facts(self) -> tuple[Finding, ...]:
-        """The numbers of the run, in sentences without a judgement."""
-        return plan_facts(self.predictions, self.steps_per_epoch)
+    @property
+    def asking(self) -> list[Finding]:
+        """The findings that ask for something beyond the summary. The others are numbers of the table in words."""
+        said = " ".join(self.findings.summary)
+        asking = [each for each in self.findings if each.severity in ("bad", "warn") or each.kind in ASKING]
+        return [each for each in asking if each.sentence not in said]
+
+    @property
+    def facts(self) -> tuple[Fact, ...]:
+        """The numbers of the run if there is one layer. Several layers have a table of their own."""
+        return plan_facts(self.predictions[0], self.steps_per_epoch) if len(self.predictions) == 1 else ()
 
     @property
     def settings(self) -> list[str]:
@@ -152,9 +170,7 @@ def _is_alike(first: LayerPrediction, second: LayerPrediction) -> bool:
 def _settings(prediction: LayerPrediction) -> str:
     schedule = prediction.schedule
     warmup = f", warmup {schedule.warmup:,}" if schedule.warmup else ""
-    has_memory = prediction.forecast is not None and prediction.equilibrium.timescale is not None
-    length = f", run length {format_memories([prediction.total_decay])}" if has_memory else ""
-    return f"{rule_text(prediction.rule)}, {schedule.name} over {schedule.steps:,} steps{warmup}{length}"
+    return f"{rule_text(prediction.rule)}, {schedule.name} over {schedule.steps:,} steps{warmup}"
 
 
 def plan_json(plan: PlanData) -> str:
@@ -169,9 +185,9 @@ def plan_json(plan: PlanData) -> str:
             else {"name": schedule.name, "steps": schedule.steps, "warmup": schedule.warmup},
             "steps_per_epoch": plan.steps_per_epoch,
             "layers": [_layer(prediction) for prediction in plan.predictions],
-            "sentences": list(plan.facts),
+            "table": list(plan.facts),
             "summary": plan.findings.summary,
-            "verdict": list(plan.findings),
+            "findings": list(plan.findings),
         }
     )
 

@@ -168,14 +168,23 @@ def _together(rule: UpdateRule, layers: Sequence[InitialLayer]) -> dict[str, Any
     return {name: np.array([layer.known[name] for layer in layers]) for name in rule.needs}
 
 
+def tried_warmups(steps: int) -> tuple[int, ...]:
+    """Return the warmups that are tried in a run of `steps` steps: none, then those of `WARMUPS` up to its tenth.
+
+    >>> tried_warmups(500)
+    (0, 10, 20, 50)
+    """
+    return (0, *(warmup for warmup in WARMUPS if warmup <= steps // SHORTEST_RUN))
+
+
 def needed_warmups(rule: UpdateRule, steps: int, layers: Sequence[InitialLayer]) -> list[int | None]:
     """Return for each layer the first warmup that keeps rotation within 10 % of equilibrium at full rate.
 
-    It is 0 or one of `WARMUPS`, or None if none of up to a tenth of the run is enough.
+    It is one of `tried_warmups`, or None if none of them is enough.
     """
     needed: list[int | None] = [None] * len(layers)
     with np.errstate(all="ignore"):  # as in `predict_layers`
-        for warmup in (0, *(each for each in WARMUPS if each <= steps // SHORTEST_RUN)):
+        for warmup in tried_warmups(steps):
             waiting = [number for number, known in enumerate(needed) if known is None]
             # A rule that needs the whole shape takes one layer at a time.
             for batch in [[number] for number in waiting] if rule.whole_matrix else [waiting]:

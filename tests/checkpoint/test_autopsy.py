@@ -244,7 +244,7 @@ def test_json_has_every_number_of_every_neuron(equilibrium):
     assert len(layer["rotations"]) == 64
     assert layer["rule"]["name"] == "AdamW"
     assert layer["rotation"] == pytest.approx(float(np.mean(layer["rotations"])), rel=1e-4)
-    assert data["verdict"]
+    assert data["findings"]
 
 
 def test_the_command_prints_text_json_and_writes_a_page(equilibrium, tmp_path, capsys):
