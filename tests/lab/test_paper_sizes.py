@@ -34,6 +34,7 @@ WITHOUT_TRAINING = {
     *("sp/eq44", "sp/section4_2", "sp/theorem2", "sp/theorem4", "ct/fig2"),
     *("beyond/falling_out", "beyond/one_law"),
     *(entry.id for entry in select(["transfer"])),
+    *(entry.id for entry in select(["beyond"]) if "free_norms" in entry.id),
 }
 PAPERS = {entry.id: load(entry.id).PAPER for entry in select(["all"])}
 TEXT_TRAININGS = [name for name, config in PAPERS.items() if isinstance(config, TextTraining)]
