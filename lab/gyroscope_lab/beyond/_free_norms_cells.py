@@ -9,7 +9,7 @@ import numpy as np
 
 from gyroscope_lab.beyond._free_norms_arms import Point, Settings
 from gyroscope_lab.beyond._free_norms_search import Search
-from gyroscope_lab.beyond._free_norms_store import Record, Trainings
+from gyroscope_lab.beyond._free_norms_store import Measured, Record, Trainings
 from gyroscope_lab.beyond._free_norms_training import time_ratio, train
 
 CHOOSING_SEEDS = (900, 901)
@@ -110,7 +110,7 @@ class Cell:
         """Return the loss of a run with as many steps as fit into the process time of the reference."""
         return self.loss(best, seed, steps=round(self.settings["steps"] / self.time_ratio()))
 
-    def _measured(self, key: Record, function: Callable[[], Record]) -> Record:
+    def _measured(self, key: Record, function: Callable[[], Measured]) -> Measured:
         stored = self.trainings.get(key)
         if stored is None and self.only_stored:
             raise NotMeasuredError

@@ -7,12 +7,14 @@ measured it.
 import json
 import os
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from gyroscope_lab.framework.results import commit_of_code
 
 Record = dict[str, Any]
+Measured = dict[str, float]
 
 
 class Trainings:
@@ -21,8 +23,6 @@ class Trainings:
     def __init__(self, path: Path | None) -> None:
         self.path = path
         self._records: dict[str, Record] = {}
-        # The code that this process imported. It may change on disk while a long training runs.
-        self._code = commit_of_code()
         if path is not None and path.exists():
             self._load(path)
 
@@ -39,18 +39,18 @@ class Trainings:
         """Return the number of finished trainings."""
         return len(self._records)
 
-    def get(self, settings: Record) -> Record | None:
+    def get(self, settings: Record) -> Measured | None:
         """Return the measurement with these settings, or None."""
         record = self._records.get(_key(settings))
-        return None if record is None else record["measured"]
+        return None if record is None else dict(record["measured"])
 
-    def measure(self, settings: Record, function: Callable[[], Record]) -> Record:
+    def measure(self, settings: Record, function: Callable[[], Measured]) -> Measured:
         """Return the stored measurement with these settings, or measure and store it."""
         stored = self.get(settings)
         if stored is not None:
             return stored
         measured = {name: float(f"{value:.7g}") for name, value in function().items()}
-        record = {"settings": settings, "measured": measured, "commit": self._commit()}
+        record = {"settings": settings, "measured": measured, "commit": imported_commit()}
         self._records[_key(settings)] = record
         if self.path is not None:
             self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -60,9 +60,12 @@ class Trainings:
                 os.fsync(file.fileno())
         return measured
 
-    def _commit(self) -> str:
-        """Return the commit of the code that this process imported."""
-        return f"{self._code['commit']}{' with changes' if self._code['changed'] else ''}"
+
+@cache
+def imported_commit() -> str:
+    """Return the commit that this process imported. The code on disk may change while a long trial runs."""
+    code = commit_of_code()
+    return f"{code['commit']}{' with changes' if code['changed'] else ''}"
 
 
 def _key(settings: Record) -> str:

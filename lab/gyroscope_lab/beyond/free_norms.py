@@ -113,7 +113,7 @@ def _quick(config: Config) -> Config:
     settings = {**config.settings, "steps": 150}
     assert config.store is not None
     store = config.store.replace("results/beyond", "results/.parts")  # the runner's files of unfinished experiments
-    few = {"seeds": 3, "neighbour_seeds": 0, "extra_seeds": 0, "store": store}
+    few: dict[str, Any] = {"seeds": 3, "neighbour_seeds": 0, "extra_seeds": 0, "store": store}
     return replace(config, settings=settings, search=search, **few)
 
 
