@@ -14,9 +14,10 @@ from types import ModuleType
 import pytest
 
 from gyroscope.store.schema import TABLES
+from tests import words
 from tests.measure.test_sinks import tracked
 from tests.store import make
-from tools import docstring_text, site, site_links, site_reference, site_results, site_text, tutorials, words
+from tools import docstring_text, site, site_links, site_reference, site_results, site_text, tutorials
 
 ROOT = Path(__file__).parent.parent
 PAGES = [

@@ -11,7 +11,7 @@ import pytest
 import typer
 
 from gyroscope.cli import app, main
-from tools import words
+from tests import words
 
 ROOT = Path(__file__).parent.parent
 PACKAGES = (ROOT / "gyroscope", ROOT / "lab" / "gyroscope_lab")
@@ -38,6 +38,11 @@ def docstring(node: ast.AST) -> str:
     """Return a docstring, empty if there is none."""
     has_one = isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
     return (ast.get_docstring(node) or "") if has_one else ""
+
+
+def test_a_verb_is_told_from_other_words():
+    texts = ("Return a sum.", "The sum.", "Rotation of a layer.", "`x` of a layer.")
+    assert [words.begins_with_verb(text) for text in texts] == [True, False, False, False]
 
 
 @pytest.mark.parametrize("room", ROOMS, ids=name_of)

@@ -1,1 +1,0 @@
-"""Checks of the library from outside: public names, real libraries, other processes. One file per check."""
