@@ -19,7 +19,7 @@ def one_of(kind: str, name: str, options: Iterable[str], *, given: object = None
     raise ValueError(f"unknown {kind} {name if given is None else given!r}: {did_you_mean(name, known)}")
 
 
-def did_you_mean(name: str, options: Iterable[str], *, most: int = 1, cutoff: float = 0.6, listed: int = 30) -> str:
+def did_you_mean(name: str, options: Iterable[str], *, limit: int = 1, cutoff: float = 0.6, listed: int = 30) -> str:
     """Return the end of an error: the options nearest to `name`, or the first `listed` ones if none is near.
 
     >>> did_you_mean("x", ("constant", "cosine"))
@@ -33,5 +33,5 @@ def did_you_mean(name: str, options: Iterable[str], *, most: int = 1, cutoff: fl
         return max(len(name), len(option)) - matched, -matched, abs(len(name) - len(option)), known.index(option)
 
     if close := sorted(get_close_matches(name, known, n=max(len(known), 1), cutoff=cutoff), key=distance):
-        return f"did you mean {' or '.join(map(repr, close[:most]))}?"
+        return f"did you mean {' or '.join(map(repr, close[:limit]))}?"
     return f"choose one of {', '.join(known[:listed])}{' …' * (len(known) > listed)}"

@@ -24,7 +24,7 @@ def test_the_nearest_option_is_suggested_and_of_equally_near_ones_that_of_the_sa
 
 def test_several_options_are_suggested_with_the_nearest_first():
     options = ("fig1", "fig4", "fig40", "table1")
-    assert did_you_mean("fg4", options, most=2) == "did you mean 'fig4' or 'fig40'?"
+    assert did_you_mean("fg4", options, limit=2) == "did you mean 'fig4' or 'fig40'?"
 
 
 def test_a_list_of_options_is_cut_where_the_caller_says():

@@ -256,7 +256,7 @@ def _decided(probe: Mapping[str, Invariance], parameters: list[ModelParameter]) 
 def _near(text: str, parameters: list[ModelParameter]) -> str:
     names = [place.name for known in parameters for place in known.places]
     # 0.4 is tolerant, because a pattern has characters that no name has.
-    return did_you_mean(text, names, most=5, cutoff=0.4)
+    return did_you_mean(text, names, limit=5, cutoff=0.4)
 
 
 def _vectors(group: Mapping[str, Any], parameter: nn.Parameter) -> str:

@@ -107,15 +107,15 @@ def transformers_order(folder: Path, weights: int) -> Order | None:
 
 
 @contextmanager
-def _limited(most: int) -> Iterator[None]:
+def _limited(limit: int) -> Iterator[None]:
     """Raise ValueError if modules register too many parameters, because a file may name any number of layers."""
     made = 0
 
     def count(*_: Any) -> None:
         nonlocal made
         made += 1
-        if made > most:
-            raise ValueError(f"more than {most} parameters")
+        if made > limit:
+            raise ValueError(f"more than {limit} parameters")
 
     hook = nn.modules.module.register_module_parameter_registration_hook(count)
     try:

@@ -95,7 +95,7 @@ def entry_of(
     entries = catalogue(source) if entries is None else entries
     if name in entries:
         return entries[name]
-    near = did_you_mean(name.lower().replace("_", "/", 1), entries, most=3, cutoff=0.4, listed=3)
+    near = did_you_mean(name.lower().replace("_", "/", 1), entries, limit=3, cutoff=0.4, listed=3)
     place = "" if source is None else f" --from {source}"
     raise ValueError(f"there is no experiment {name!r}: {near} (`gyroscope lab list{place}` shows all)")
 

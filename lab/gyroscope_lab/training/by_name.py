@@ -1,6 +1,7 @@
 """Training from a config that names the task, the network and the optimizer."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import cycle
 from pathlib import Path
 
 import torch
@@ -8,7 +9,10 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
-from gyroscope.optim.equilibrium_init import EquilibriumStart
+from gyroscope.model.gradients import Loss
+from gyroscope.model.selection import select
+from gyroscope.optim.equilibrium_init import EquilibriumStart, to_equilibrium_
+from gyroscope.optim.follow_base import BaseFollower, follow
 from gyroscope.optim.schedulers import EquilibriumRescale, Scheduler
 from gyroscope.theory.schedules import Schedule
 from gyroscope_lab.training.config import TrainConfig
@@ -16,7 +20,9 @@ from gyroscope_lab.training.loop import StepReport, Training
 from gyroscope_lab.training.optimizers import make_optimizers
 from gyroscope_lab.training.problems import Problem, make_problem
 from gyroscope_lab.training.result import TrainResult, new_folder
-from gyroscope_lab.training.start import follow_bases, prepare_weights
+
+# Batches on which gradients are measured, for optimizers whose norms depend on them.
+BATCHES = 4
 
 
 def train(
@@ -91,3 +97,39 @@ def named_training(config: TrainConfig, problem: Problem, out: Path) -> tuple[Tr
 def _scheduler(config: TrainConfig, schedule: Schedule, optimizer: Optimizer, model: nn.Module) -> Scheduler:
     plain = LambdaLR(optimizer, lambda t: float(schedule(min(t, schedule.steps - 1))))
     return EquilibriumRescale(optimizer, plain, model=model) if config.rescale else plain
+
+
+def prepare_weights(config: TrainConfig, problem: Problem, optimizers: Sequence[Optimizer]) -> EquilibriumStart | None:
+    """Change the initial weights as configured. Return the changes of a start at equilibrium if there is one."""
+    turning = [weight.parameter for weight in select(problem.model, list(optimizers))]
+    with torch.no_grad():
+        for weight in turning:
+            weight.mul_(config.init_scale)
+    started = None if config.start == "initial" else _at_equilibrium(config, problem, optimizers)
+    if config.precision == "pure-bf16":
+        for weight in turning:
+            weight.data = weight.data.bfloat16()
+    return started
+
+
+def follow_bases(config: TrainConfig, problem: Problem, optimizers: Sequence[Optimizer]) -> list[BaseFollower]:
+    """Let rotational optimizers rotate as their bases would from the current weights, if the config asks for it."""
+    if not config.follow:
+        return []
+    return [follow(optimizer, problem.model, loss=_first_batches(problem)) for optimizer in optimizers]
+
+
+def _first_batches(problem: Problem) -> Loss:
+    """Return a loss that repeats the same batches, so that losses before and after a change are comparable."""
+    numbers = cycle(range(BATCHES))
+    return lambda model: problem.loss(model, next(numbers))[0]
+
+
+def _at_equilibrium(config: TrainConfig, problem: Problem, optimizers: Sequence[Optimizer]) -> EquilibriumStart:
+    return to_equilibrium_(
+        problem.model,
+        list(optimizers),
+        embeddings=config.start == "equilibrium+embeddings",
+        loss=_first_batches(problem),
+        batches=BATCHES,
+    )

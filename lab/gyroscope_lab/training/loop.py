@@ -2,6 +2,8 @@
 
 import json
 import math
+import signal
+import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -19,7 +21,6 @@ from gyroscope.optim.schedulers import Scheduler
 from gyroscope.tools import write_text
 from gyroscope_lab.training import checkpoint
 from gyroscope_lab.training.config import TrainConfig
-from gyroscope_lab.training.interrupts import interrupts_between_steps
 from gyroscope_lab.training.problems import Problem, Scores
 from gyroscope_lab.training.result import ROTATION, Divergence, TrainResult, fastest_before
 
@@ -273,3 +274,27 @@ class Training:
         text = {"scores": result.scores, "steps": steps, "diverged_at": diverged_at, "history": self.history}
         write_text(self.out / "result.json", json.dumps(text, indent=1))
         return result
+
+
+@contextmanager
+def interrupts_between_steps() -> Iterator[Callable[[], bool]]:
+    """Yield a function that returns whether Ctrl-C was pressed. A second Ctrl-C ends the run at once.
+
+    A run that is interrupted in the middle of a step could not be resumed.
+    """
+    seen: list[int] = []
+
+    def notice(number: int, frame: object) -> None:
+        if seen:
+            raise KeyboardInterrupt
+        seen.append(number)
+
+    # Only the main thread may handle signals.
+    if threading.current_thread() is not threading.main_thread():
+        yield lambda: False
+        return
+    before = signal.signal(signal.SIGINT, notice)
+    try:
+        yield lambda: bool(seen)
+    finally:
+        signal.signal(signal.SIGINT, before)

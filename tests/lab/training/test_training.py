@@ -17,13 +17,12 @@ from gyroscope_lab.framework.presets import preset, presets
 from gyroscope_lab.networks.gpt import GPT, GPTShape
 from gyroscope_lab.sweeps.trial import run_trial
 from gyroscope_lab.training import checkpoint, problems, train
-from gyroscope_lab.training.by_name import named_training
+from gyroscope_lab.training.by_name import named_training, prepare_weights
 from gyroscope_lab.training.config import TrainConfig
 from gyroscope_lab.training.console import progress_line
 from gyroscope_lab.training.loop import StepReport
 from gyroscope_lab.training.optimizers import _choices, make_optimizers
 from gyroscope_lab.training.problems import make_problem
-from gyroscope_lab.training.start import prepare_weights
 from rich.console import Console
 
 from gyroscope.cli import main
