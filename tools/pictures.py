@@ -18,7 +18,7 @@ WIDE = {"width": 1200, "height": 900}
 # A width at which the picture of a panel is legible on a phone.
 NARROW = {"width": 760, "height": 900}
 LAYER = "3.weight"  # the layer that the picture of an opened layer shows
-PANELS = ("verdict", "equilibrium", "layers", "balance", "table")
+PANELS = ("findings", "equilibrium", "layers", "balance", "table")
 # Name of a picture -> its page of the gallery, and the element with which the picture ends.
 WHOLE_PAGES = {
     "comparison": ("comparison", "section#layers"),

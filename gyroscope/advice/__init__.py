@@ -3,11 +3,11 @@
 from typing import TYPE_CHECKING
 
 from gyroscope._lazy import lazy_names
-from gyroscope.advice.findings import Diagnosis, Finding
+from gyroscope.advice.findings import Finding, Findings
 
 if TYPE_CHECKING:
     from gyroscope.advice.record import Record
     from gyroscope.advice.run_findings import diagnose
 
-__all__ = ["Diagnosis", "Finding", "Record", "diagnose"]
+__all__ = ["Finding", "Findings", "Record", "diagnose"]
 __getattr__ = lazy_names(__name__, {"Record": "gyroscope.advice.record", "diagnose": "gyroscope.advice.run_findings"})

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, Literal, Self, final
 
 from gyroscope._text import printable
@@ -10,17 +11,15 @@ Severity = Literal["bad", "warn", "note", "good"]
 # Mark of each severity in a terminal, from worst to best.
 MARKS: dict[Severity, str] = {"bad": "✗", "warn": "!", "note": "•", "good": "✓"}
 
-# Kinds of judgements, in the order in which findings of one severity are listed.
+# Kinds of findings, in the order in which findings of one severity are listed.
 KINDS = (
     "diverged",
     "incident",
     "rising_loss",
     "unstable_betas",
-    "fell_out",
-    "short_memory",
     "stopped",
     "missed_angle",
-    "transient",
+    "small_norms",
     "over_rotation",
     "fast_rotation",
     "layer_imbalance",
@@ -33,7 +32,6 @@ KINDS = (
     "too_short",
     "assumption",
     "drift",
-    "recipe",
     "off_prediction",
     "well",
 )
@@ -42,10 +40,20 @@ KINDS = (
 @final
 @dataclass(frozen=True)
 class Remedy:
-    """What to change. `trial` names the experiment that tested it, and is empty if training stays the same."""
+    """What to change.
+
+    text     a sentence
+    changes  settings in the words of a training configuration, such as {"lr": "×0.3"}, empty if training stays the same
+    trial    the experiment that tested it, or empty
+    """
 
     text: str = ""
+    changes: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
     trial: str = ""
+
+    def __post_init__(self) -> None:
+        """Freeze the changes."""
+        object.__setattr__(self, "changes", MappingProxyType(dict(self.changes)))
 
 
 NOTHING = Remedy()
@@ -63,8 +71,9 @@ class Finding:
     formula   the equation behind the numbers, empty if they were measured
     layers    full names of the layers, empty for the whole run
     evidence  the numbers of the sentence by name
-    trial     the experiment that tested the remedy or the statement on real training, or empty
+    trial     the experiment that tested the remedy on real training, or empty
     mark      the label on a time axis at `evidence["step"]`, empty if the finding is not an event
+    changes   settings that the remedy changes, for a program to apply
     """
 
     kind: str
@@ -76,6 +85,7 @@ class Finding:
     evidence: Mapping[str, float] = field(default_factory=dict)
     trial: str = ""
     mark: str = ""
+    changes: Mapping[str, Any] = field(default_factory=dict)
 
     def __str__(self) -> str:
         return printable(f"{MARKS[self.severity]} {self.sentence}" + (f"\n  → {self.remedy}" if self.remedy else ""))
@@ -91,9 +101,8 @@ def make_finding(
     evidence: Mapping[str, float] | None = None,
     formula: str = "",
     mark: str = "",
-    trial: str = "",
 ) -> Finding:
-    """Return a finding with the text of its remedy, and the trial of that or of the statement.
+    """Return a finding with its remedy.
 
     layers  by name, or as objects that have one
 
@@ -101,21 +110,32 @@ def make_finding(
     'Lower the learning rate.'
     """
     names = tuple(getattr(layer, "name", layer) for layer in layers)
-    return Finding(kind, severity, sentence, remedy.text, formula, names, evidence or {}, remedy.trial or trial, mark)
+    return Finding(
+        kind,
+        severity,
+        sentence,
+        remedy.text,
+        formula,
+        names,
+        evidence or {},
+        remedy.trial,
+        mark,
+        dict(remedy.changes),
+    )
 
 
 @final
-class Diagnosis(tuple[Finding, ...]):
+class Findings(tuple[Finding, ...]):
     """All findings about a plan, a run or a checkpoint, worst first. Prints as plain text, the summary first.
 
-    summary  two to four statements: whether equilibrium is reached, weight decay, balance, and what to change
+    summary  at most three statements: what to change, why, and the state that training is in
 
-    >>> findings = [Finding("well", "good", "All is well."), Finding("transient", "warn", "Not yet.", "Wait.")]
-    >>> print(Diagnosis(findings, ("Nothing to change.",)))
-    Nothing to change.
+    >>> fast = Finding("fast_rotation", "warn", "Too fast.", "Slow down.")
+    >>> print(Findings([Finding("well", "good", "All is well."), fast], ("Slow down.",)))
+    Slow down.
     <BLANKLINE>
-    ! Not yet.
-      → Wait.
+    ! Too fast.
+      → Slow down.
     ✓ All is well.
     """
 
@@ -125,14 +145,29 @@ class Diagnosis(tuple[Finding, ...]):
         """Order the findings: by severity, then by kind."""
         severities = list(MARKS)
         ranked = sorted(findings, key=lambda each: (severities.index(each.severity), KINDS.index(each.kind)))
-        diagnosis = super().__new__(cls, ranked)
-        diagnosis.summary = tuple(summary)
-        return diagnosis
+        ordered = super().__new__(cls, ranked)
+        ordered.summary = tuple(summary)
+        return ordered
 
     @property
     def kinds(self) -> tuple[str, ...]:
         """The kinds of the findings, in the same order."""
         return tuple(finding.kind for finding in self)
+
+    @property
+    def changes(self) -> dict[str, Any]:
+        """What to change, as settings that a program can apply, empty if no finding asks for a change.
+
+        If two findings change one setting, the first one counts.
+
+        >>> slower = Finding("fast_rotation", "warn", "Too fast.", "Slow down.", changes={"lr": "×0.3"})
+        >>> Findings([slower]).changes
+        {'lr': '×0.3'}
+        """
+        changes: dict[str, Any] = {}
+        for finding in reversed(self):
+            changes |= finding.changes
+        return changes
 
     def __str__(self) -> str:
         head = [*self.summary, ""] if self.summary else []

@@ -21,7 +21,7 @@ from gyroscope.theory.law import safe_divide
 
 @dataclass(frozen=True, eq=False)
 class LayerHistory:
-    """One layer of a record: its series and the numbers derived from them. `RunView` adds what judgements need."""
+    """One layer of a record: its series and the numbers derived from them. `run_layer` adds what judgements need."""
 
     record: Record
     name: str
@@ -209,9 +209,14 @@ class LayerHistory:
         together = np.flatnonzero(near[:-1] & near[1:])
         return float(self.steps[together[0]]) if together.size else nan
 
+    @property
+    def options(self) -> Mapping[str, Any]:
+        """Options of the layer's parameter group, empty if the record has none."""
+        return group_config(self.record.config, self.layer.group)
+
     def option(self, name: str) -> Any:
-        """Return an option of the layer's parameter group, or None if the record has none."""
-        return group_config(self.record.config, self.layer.group).get(name)
+        """Return one of them, or None if the record does not have it."""
+        return self.options.get(name)
 
     @cached_property
     def rule(self) -> UpdateRule | None:
@@ -248,11 +253,6 @@ class LayerHistory:
         # By name: the run has no optimizer, only its class name.
         spec = spec_by_name(str(self.option("optimizer")))
         return (spec is not None and spec.keeps_norms) or (self.rule is not None and self.rule.keeps_norm)
-
-    @property
-    def follows_base(self) -> bool:
-        """Whether such an optimizer rotates as its base optimizer would at that step, not by the equilibrium angle."""
-        return bool(self.option("follows_base"))
 
     @cached_property
     def rotation_ratio(self) -> float:

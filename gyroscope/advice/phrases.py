@@ -3,8 +3,7 @@
 from collections.abc import Iterable, Sequence
 from math import isfinite
 
-from gyroscope.advice.judged_layers import run_length
-from gyroscope.advice.layer_view import LayerView
+from gyroscope.advice.layer_facts import LayerFacts
 from gyroscope.advice.thresholds import MAX_EXACT_NUMBER
 from gyroscope.theory import UpdateRule
 
@@ -38,22 +37,10 @@ def format_range(values: Iterable[float], digits: int = 3) -> str:
     return low if low == high else f"{low} to {high}"
 
 
-def format_steps(steps: Iterable[float]) -> str:
-    """Return the first and the last of some steps, or counts of steps, to the last digit.
-
-    >>> format_steps([1272, 1280]), format_steps([7])
-    ('1,272 to 1,280', '7')
-    """
-    numbers = list(steps)
-    first = f"{min(numbers):,.0f}"
-    last = f"{max(numbers):,.0f}"
-    return first if first == last else f"{first} to {last}"
-
-
-def memories_text(views: Sequence[LayerView], steps: float | None = None) -> str:
+def memories_text(layers: Sequence[LayerFacts]) -> str:
     """Return the run length of some layers in memories, such as "5.5 memories of 200 steps"."""
-    memory = format_range([view.memory for view in views], 2)
-    return f"{format_memories(run_length(view, steps) for view in views)} of {memory} steps"
+    memory = format_range([layer.memory for layer in layers], 2)
+    return f"{format_memories(layer.run_length for layer in layers)} of {memory} steps"
 
 
 def format_memories(lengths: Iterable[float]) -> str:

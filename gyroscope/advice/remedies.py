@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from gyroscope.advice import thresholds as limit
 from gyroscope.advice.findings import NOTHING, Remedy, Severity
-from gyroscope.advice.layer_view import LayerView
+from gyroscope.advice.layer_facts import LayerFacts
 from gyroscope.advice.phrases import format_number
 from gyroscope.theory import AdamL2
 
@@ -22,8 +22,7 @@ TRIALS = (
     "stable_betas",
     "divergence",
 )
-# Experiments of the lab that tested a statement: weight decay in short runs, and the recipe for rotational optimizers.
-SHORT_RUN = "sentences/short_run"
+# The experiment of the lab that tested the recipe for rotational optimizers.
 ROTATIONAL_RECIPE = "beyond/recipe_gpt"
 
 MEASURE_LONGER = Remedy("Train on, or measure more often (a smaller every=).")
@@ -32,18 +31,28 @@ FIND_SETTING = Remedy("Look for what set it at that step: a scheduler, a callbac
 FIND_WRITER = Remedy("Look for what writes to these weights at that step: a load, a reset, a rescaling or an average.")
 OWN_IMBALANCE = Remedy("The optimizer's angle_factors cause this.")
 
+# One step down. Trials lowered the rate by ten times and more, which takes several.
+SLOWER = {"lr": "×0.3"}
+
 # These name only what was tested: a lower learning rate, but not a longer warmup, clipping or another activation.
-LOWER_RATE = Remedy("Lower the learning rate.", "slower_rotation")
+LOWER_RATE = Remedy("Lower the learning rate, for example to 0.3 times.", SLOWER, "slower_rotation")
 FIND_NAN = Remedy("torch.autograd.set_detect_anomaly(True) names the operation that made the first NaN.")
 GO_BACK = Remedy(
-    f"Go back to a checkpoint from before that step and lower the learning rate. {FIND_NAN.text}", "divergence"
+    "Go back to a checkpoint from before that step and lower the learning rate, for example to 0.3 times. "
+    f"{FIND_NAN.text}",
+    SLOWER,
+    "divergence",
 )
-REVIVE = Remedy("Lower the learning rate.", "dead_vectors")
+REVIVE = Remedy("Lower the learning rate, for example to 0.3 times.", SLOWER, "dead_vectors")
 WIDER_WEIGHTS = Remedy(
-    "If the weights are below float32, keep them in float32 and compute in bfloat16 (torch.autocast).", "frozen_entries"
+    "If the weights are below float32, keep them in float32 and compute in bfloat16 (torch.autocast).",
+    {"precision": "bf16"},
+    "frozen_entries",
 )
 DECOUPLE = Remedy(
-    "Decouple the weight decay: with AdamW the rotation does not depend on the gradient's size.", "decoupled_decay"
+    "Decouple the weight decay: with AdamW the rotation does not depend on the gradient's size.",
+    {"optimizer": "adamw"},
+    "decoupled_decay",
 )
 
 
@@ -62,7 +71,8 @@ def slower_start(has: int, needed: Sequence[int | None]) -> Remedy:
     # A longer warmup does not help if the present one is long enough and the start is still fast.
     if None in needed or not has < longest <= limit.MAX_WARMUP:
         return NOTHING
-    return Remedy(f"Use a warmup of about {format_number(longest, 2)} steps (now {has:,}).", "warmup")
+    text = f"Use a warmup of about {format_number(longest, 2)} steps (now {has:,})."
+    return Remedy(text, {"warmup": longest}, "warmup")
 
 
 def look_at_batches(first: int, last: int) -> Remedy:
@@ -87,14 +97,14 @@ def look_at_layer(name: str, first: int, last: int) -> Remedy:
     return Remedy(f"Look at what reaches {name} in {steps}: its inputs, its losses and its masks.")
 
 
-def balance_layers(view: LayerView) -> Remedy:
+def balance_layers(layer: LayerFacts) -> Remedy:
     """Return what makes layers rotate alike. In trials it lowered the loss only for Adam with L2."""
-    return DECOUPLE if isinstance(view.rule, AdamL2) else own_imbalance(view)
+    return DECOUPLE if isinstance(layer.rule, AdamL2) else own_imbalance(layer)
 
 
-def own_imbalance(view: LayerView) -> Remedy:
+def own_imbalance(layer: LayerFacts) -> Remedy:
     """Return the option of an optimizer that rotates neurons at different speeds, if it was set."""
-    return OWN_IMBALANCE if view.keeps_norm and view.sets_imbalance else NOTHING
+    return OWN_IMBALANCE if layer.sets_angle and layer.sets_imbalance else NOTHING
 
 
 def stable_betas(beta1: float) -> Remedy:
@@ -106,15 +116,19 @@ def stable_betas(beta1: float) -> Remedy:
     # The first usual value above beta1, so that the margin is comfortable.
     beta2 = next(beta2 for beta2 in (0.99, 0.999, 0.9999, (1 + beta1) / 2) if beta2 > beta1)
     example = f"betas=({beta1:g}, {beta2:g})"
-    return Remedy(f"Set beta2 above beta1² = {format_number(beta1**2)}, for example {example}.", "stable_betas")
+    text = f"Set beta2 above beta1² = {format_number(beta1**2)}, for example {example}."
+    return Remedy(text, {"betas": (beta1, beta2)}, "stable_betas")
 
 
 # Both were tried with RotationalAdamW alone.
 # It kept the angle of three networks at three learning rates. The loss fell in two of nine cases, and seven intervals
 # include 0.
-NOISE_AVERAGE = Remedy('Set update_average="noise" in the optimizer.', "beyond/rotation_average")
+NOISE_AVERAGE = Remedy(
+    'Set update_average="noise" in the optimizer.', {"update_average": "noise"}, "beyond/rotation_average"
+)
 # Only for small initial norms. With others, starting at equilibrium helped a GPT and harmed a ViT.
 ROTATIONAL_START = Remedy(
     "Give each layer a gain (gyro.nn.add_gain) and start at equilibrium norms (gyro.optim.to_equilibrium_).",
+    {"gain": True, "start": "equilibrium"},
     ROTATIONAL_RECIPE,
 )

@@ -2,111 +2,105 @@
 
 from collections.abc import Sequence
 
-from gyroscope.advice.findings import Diagnosis, Finding
+import numpy as np
+
+from gyroscope.advice.findings import Finding, Findings
+from gyroscope.advice.history import LayerHistory, layer_histories
 from gyroscope.advice.incidents.incident_findings import incident_findings
-from gyroscope.advice.judged_layers import Layers
-from gyroscope.advice.judgements import equilibrium, failed, fast, gradient_signal, imbalance, optimizer_options, slow
+from gyroscope.advice.judgements import imbalance, optimizer_options, rotation
 from gyroscope.advice.judgements import unknown as not_known
-from gyroscope.advice.judgements.as_predicted import as_predicted
+from gyroscope.advice.judgements.as_predicted import as_predicted, scale_sensitive
+from gyroscope.advice.judgements.failed import diverged
 from gyroscope.advice.judgements.rising_loss import rising_loss
+from gyroscope.advice.layer_facts import LayerFacts, Layers
 from gyroscope.advice.record import Record
-from gyroscope.advice.run_view import RunView, speeds_in_groups, warmups_from_start
+from gyroscope.advice.run_layer import is_measured, speeds_in_groups, warmups_from_start
 from gyroscope.advice.summary import summarize
 
 # Kinds of findings from before a divergence that may explain it. The others are about a run that continues.
 CAUSES = ("incident", "unstable_betas", "over_rotation", "fast_rotation")
 
 
-def diagnose(record: Record) -> Diagnosis:
+def diagnose(record: Record) -> Findings:
     """Return what a run's measurements mean: a summary, then sentences with numbers and a remedy, worst first.
 
     It judges only what the record has numbers for. A run too short to judge gets only that finding. If a run diverged,
     only findings that may be the cause are added.
     """
-    views = _views(record)
-    findings = Diagnosis(_findings(record, views))
-    measured = _judged(views).where(lambda view: view.is_measured)
-    steps = max((float(view.step_count) for view in views), default=0.0) or None
-    return Diagnosis(findings, summarize(measured, findings, steps, is_running=_is_running(record)))
+    histories = layer_histories(record)
+    layers = _facts(_judged(histories))
+    findings = Findings(_findings(record, histories, layers))
+    steps = max((float(layer.step_count) for layer in histories), default=0.0)
+    is_running = getattr(record, "status", "finished") == "running"
+    return Findings(findings, summarize(layers, findings, steps, is_running=is_running))
 
 
-def _views(record: Record, samples: int | None = None) -> list[RunView]:
-    return [RunView(record, name, samples) for name in record.layers]
-
-
-def _findings(record: Record, views: Sequence[RunView]) -> list[Finding]:
+def _findings(record: Record, histories: Sequence[LayerHistory], layers: Layers) -> list[Finding]:
     """Judge a run that may have diverged."""
     events = incident_findings(record)
-    lost = {view.name: view.lost for view in views if view.lost.any()}
-    if not lost:
-        return _finite_findings(record, views, events)
-    first = min(int(samples.argmax()) for samples in lost.values())
+    lost = {layer.name: layer.series("non_finite") for layer in histories}
+    failed = list(diverged(lost, list(record.layers), np.asarray(record.steps).tolist()))
     # Findings about a run that continues, such as "train on", do not apply to one that cannot.
-    if any(view.diverged for view in views):
-        earlier = [event for event in events if event.evidence["step"] <= record.steps[first]]
-        before = _finite_findings(record, _views(record, first), earlier)
-        return [failed.diverged(record, lost, first), *(each for each in before if each.kind in CAUSES)]
-    others = [each for each in _finite_findings(record, views, events) if each.kind not in ("well", "too_short")]
-    return [failed.recovered(record, lost, first), *others]
+    if any(layer.diverged for layer in histories):
+        step = failed[0].evidence["step"]
+        earlier = [event for event in events if event.evidence["step"] <= step]
+        before = layer_histories(record, int(np.searchsorted(record.steps, step)))
+        causes = _finite_findings(record, before, _facts(_judged(before)), earlier)
+        return [*failed, *(each for each in causes if each.kind in CAUSES)]
+    others = _finite_findings(record, histories, layers, events)
+    return [*failed, *(each for each in others if not failed or each.kind not in ("well", "too_short"))]
 
 
-def _judged(views: Sequence[RunView]) -> Layers[RunView]:
+def _facts(judged: Sequence[LayerHistory]) -> Layers:
+    """Return the facts about the layers that were measured."""
+    return Layers(map(LayerFacts.of_run, filter(is_measured, judged)), [layer.name for layer in judged])
+
+
+def _judged(histories: Sequence[LayerHistory]) -> Sequence[LayerHistory]:
     """Return all layers except embeddings, in which rare tokens rotate late without anything being wrong."""
-    return Layers([view for view in views if not view.is_embedding] or views)
+    return [layer for layer in histories if not layer.is_embedding] or histories
 
 
-def _finite_findings(record: Record, views: Sequence[RunView], events: Sequence[Finding]) -> list[Finding]:
-    """Judge the finite part of a run. `events` are its incidents."""
-    layers = _judged(views)
-    short = list(not_known.too_short(layers))
+def _finite_findings(
+    record: Record, histories: Sequence[LayerHistory], layers: Layers, events: Sequence[Finding]
+) -> list[Finding]:
+    """Judge the finite part of a run. `layers` are those that were measured, and `events` its incidents."""
+    judged = _judged(histories)
+    short = list(not_known.too_short(judged))
     if short:
         return short
-    measured = layers.where(lambda view: view.is_measured)
-    # Layers whose norm is held by another force are not in transient and do not count for the balance.
-    explained = [*gradient_signal.scale_sensitive(measured), *slow.frozen_entries(measured)]
-    usual = _without(measured, explained)
+    among = [layer.name for layer in judged]
+    by_name = {layer.name: layer for layer in judged if is_measured(layer)}
+    # Layers whose norm is held by another force do not count for the balance.
+    explained = [*scale_sensitive(layers), *rotation.frozen_entries(layers)]
+    usual = _without(layers, explained)
+    compared = usual.where(lambda layer: layer.is_comparable)
     missed = list(optimizer_options.missed_angle(usual))
+
+    def needed_warmups(names: Sequence[str]) -> list[int | None]:
+        return warmups_from_start([by_name[name] for name in names])
+
     findings = [
         *explained,
-        *equilibrium.transient(usual),
-        *equilibrium.without_decay(measured),
-        *equilibrium.shorter_than_memory(measured, so_far=_is_running(record)),
-        *slow.fell_out(usual),
-        *slow.stopped(measured),
-        *slow.switched_off(measured),
+        *rotation.stopped(layers),
         *missed,
-        *fast.fast_start(measured, _has_warmup, warmups_from_start, happened=True),
-        *fast.fast_rotation(measured),
-        *imbalance.layer_imbalance(layers, speeds_in_groups(_balanced(usual))),
+        *rotation.fast_start(layers, needed_warmups, happened=True),
+        *rotation.fast_rotation(layers),
+        *imbalance.layer_imbalance(layers, speeds_in_groups([by_name[name] for name in compared.names])),
         *imbalance.neuron_imbalance(usual),
-        *slow.dead_vectors(measured),
-        *optimizer_options.unstable_betas(measured),
-        *failed.non_finite_vectors(measured),
-        *not_known.not_measured(layers),
-        *not_known.unpredicted(layers, getattr(record, "notes", ())),
+        *rotation.dead_vectors(layers),
+        *optimizer_options.unstable_betas(layers),
+        *not_known.not_measured([name for name in among if name not in by_name], among),
+        *not_known.unpredicted(list(by_name.values()), among, getattr(record, "notes", ())),
         *rising_loss(record),
         *events,
     ]
     if not any(finding.severity in ("bad", "warn") for finding in findings):
-        findings += as_predicted(_without(usual, missed), len(measured))
-    return findings or [not_known.undecided(measured)]
+        findings += as_predicted(_without(usual, missed), len(layers))
+    return findings or [not_known.undecided(list(by_name), among)]
 
 
-def _without(layers: Layers[RunView], findings: Sequence[Finding]) -> Layers[RunView]:
+def _without(layers: Layers, findings: Sequence[Finding]) -> Layers:
     """Return the layers that none of these findings is about."""
     names = {name for finding in findings for name in finding.layers}
-    return layers.where(lambda view: view.name not in names)
-
-
-def _balanced(layers: Layers[RunView]) -> Layers[RunView]:
-    """Return the layers that can be compared. The rotation of the others depends on their initial norms."""
-    return layers.where(lambda view: view.norm_state not in ("transient", "short", "no decay"))
-
-
-def _is_running(record: Record) -> bool:
-    return getattr(record, "status", "finished") == "running"
-
-
-def _has_warmup(view: RunView) -> int:
-    # The first sample at the peak rate ends the warmup.
-    return int(view.steps[view.peak])
+    return layers.where(lambda layer: layer.name not in names)

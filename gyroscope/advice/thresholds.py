@@ -50,16 +50,9 @@ MIN_APPROACH_SPEED = 0.3
 MAX_SLOWED_ROTATION = 0.85
 # Share of the peak learning rate below which the distance of a norm from its equilibrium no longer matters.
 MIN_RATE_SHARE = 0.01
-# Share of the peak learning rate below which the schedule is the cause of a norm that is too large: norms follow its
-# square root, and 1.3 squared is 1.7.
-MAX_FALLEN_RATE = 0.7
 
-# The step of settling is named only within this many lengths of the run so far. Further off it is a guess.
-MAX_SETTLING_LENGTHS = 10.0
-# Extra timescales that a forecast of the rest of a transient covers, because Adam's v delays the approach.
-SETTLING_TIMESCALES = 5
-# Largest number of steps of such a forecast, so that a page does not wait for it.
-MAX_FORECAST_STEPS = 50_000
+# A layer settles late, and is named as an exception, if it takes this many times as long as half of the layers.
+MAX_LATE_SETTLING = 2.0
 # Norm over its equilibrium beyond which it has fallen out, if the rule is unknown: `falls_out_ratio` of most rules.
 UNKNOWN_FALLS_OUT_RATIO = 1.3
 # 1/x if the rule is unknown, with an equilibrium norm that follows lr^x: that of Adam.
@@ -88,12 +81,10 @@ MAX_ALIKE_RATIO = 1.05
 
 # Share of the vectors below the low percentile and above the high one (one or two of 32 vectors).
 OUTER_SHARE = 0.05
-# Ratio of the 95th to the 5th percentile of a layer's time-averaged rotations, over that ratio for pure noise. Above
-# this, some neurons rotate twice as fast as others, beyond chance.
-MAX_NEURON_RATIO = 2.0
-# The same of single steps. Gradients of real data point along fewer directions than a vector has entries, and so
-# fluctuate more than white noise: up to 2.7 was seen in networks whose averages were within 1.3.
-MAX_NEURON_RATIO_OF_ONE_STEP = 3.0
+# Ratio of the 95th to the 5th percentile of a layer's rotations in one step, over that ratio for pure noise. Gradients
+# of real data point along fewer directions than a vector has entries, and so fluctuate more than white noise: up to 2.7
+# was seen in networks whose averages over steps were within 1.3.
+MAX_NEURON_RATIO = 3.0
 # Vectors below which a layer has no meaningful percentiles.
 MIN_VECTORS = 8
 
@@ -115,13 +106,6 @@ BAD_DEAD_SHARE = 0.1
 MAX_FROZEN_SHARE = 0.05
 # The same share that stops most of a layer.
 BAD_FROZEN_SHARE = 0.5
-
-# Number of parts of a run. The first is early and the last two are late, which separates growth from noise.
-GROWTH_PARTS = 4
-# Quantile of the late updates that is compared with the early median: the largest alone is noise.
-LATE_QUANTILE = 0.95
-# Largest update late in the run over an early one that counts as growth: extremes of noise stay within 2.
-MAX_UPDATE_GROWTH = 3.0
 
 # Mean loss at the end of a run over that of its best part that counts as a rise: overfitting stays below it.
 MAX_LOSS_RISE = 1.25

@@ -3,16 +3,18 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from math import isfinite
 from pathlib import Path
 from typing import Any, final
 
 import numpy as np
 
 from gyroscope._checks import check_betas, check_fraction, check_non_negative, check_positive
-from gyroscope.advice import Diagnosis
+from gyroscope.advice import Findings
 from gyroscope.advice.checkpoint_findings import checkpoint_findings
+from gyroscope.advice.judgements.checkpoint_drift import LayerDrift
 from gyroscope.checkpoint.checkpoint_layer import CheckpointLayer, checkpoint_layers
-from gyroscope.checkpoint.drift import LayerDrift, drifts
+from gyroscope.checkpoint.drift import drifts
 from gyroscope.checkpoint.files.formats import Checkpoint, open_checkpoint
 from gyroscope.checkpoint.files.model_order import Model
 from gyroscope.checkpoint.files.reading import refusing
@@ -59,11 +61,14 @@ class Autopsy(Rendered):
     missing: Mapping[str, str] | None = None
 
     @cached_property
-    def findings(self) -> Diagnosis:
+    def findings(self) -> Findings:
         """The findings, worst first."""
+        layers = self.layers.values()
         return checkpoint_findings(
-            list(self.layers.values()),
-            step=self.step,
+            [layer.facts(self.step) for layer in layers],
+            lost={layer.name: layer.non_finite / layer.vectors for layer in layers},
+            embeddings=[layer.name for layer in layers if layer.is_embedding],
+            errors={layer.name: layer.error for layer in layers if not layer.exact and isfinite(layer.rotation)},
             notes=self.notes,
             missing=self.missing,
             drifts=self.drifts,

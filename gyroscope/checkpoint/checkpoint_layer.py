@@ -2,16 +2,15 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import isfinite, isnan
-from typing import Any, ClassVar, final
+from typing import Any, final
 
 import numpy as np
 import torch
 
 from gyroscope._types import Array
 from gyroscope.advice import thresholds as limit
-from gyroscope.advice.layer_view import NeuronSpread, NormState
-from gyroscope.advice.neuron_spread import noise_ratio
+from gyroscope.advice.layer_facts import LayerFacts
+from gyroscope.advice.run_layer import noise_ratio
 from gyroscope.checkpoint.files.formats import ParameterState
 from gyroscope.checkpoint.last_step.group_step import GroupStep
 from gyroscope.geometry import Split
@@ -19,8 +18,8 @@ from gyroscope.model.by_name import NamedSplit, splits_by_name
 from gyroscope.model.measured import WatchedLayer, watched_layers
 from gyroscope.model.selection import Decision, turning, with_tokens
 from gyroscope.theory import UpdateRule
-from gyroscope.theory.forecast import SETTLED
 from gyroscope.theory.law import safe_divide
+from gyroscope.theory.sensitivity import decay_error
 
 NAN = float("nan")
 # An embedding in a file without an optimizer is shown, because it may have decayed.
@@ -36,7 +35,7 @@ def mean_known(values: Array) -> float:
 @final
 @dataclass(frozen=True, eq=False)
 class CheckpointLayer:
-    """A layer in the last step of a checkpoint, a `CheckpointView`. Angles are in radians. NaN means unknown.
+    """A layer in the last step of a checkpoint. Angles are in radians. NaN means unknown.
 
     name, shape, group     as in the model and its optimizer
     vector                 kind of its vectors: neuron, token, tensor or group
@@ -56,7 +55,7 @@ class CheckpointLayer:
     lambda_u, lambda_u_error   weight decay that a radial gradient amounts to, and its standard error
     dead                   vectors without any gradient so far, according to the state
     non_finite             vectors with a weight or an optimizer state that is not finite
-    sets_imbalance         whether the optimizer was set to rotate neurons at different speeds
+    options                of its parameter group, and the optimizer's name
     """
 
     name: str
@@ -81,7 +80,7 @@ class CheckpointLayer:
     lambda_u_error: float = NAN
     dead: int = 0
     non_finite: int = 0
-    sets_imbalance: bool = False
+    options: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     @property
     def rotation(self) -> float:
@@ -117,33 +116,36 @@ class CheckpointLayer:
         """Whether its vectors are tokens, which are shown but not judged."""
         return self.vector == "token"
 
-    @property
-    def norm_state(self) -> NormState:
-        """How the norm compares with its equilibrium at the peak learning rate."""
-        if self.keeps_norm:
-            return "keeps norm"
-        if self.rule is not None and self.rule.weight_decay == 0:
-            return "no decay"
-        if not isfinite(self.timescale) or isnan(self.norm_ratio):
-            return "unknown"
-        return "far" if abs(self.norm_ratio - 1) > SETTLED else "settled"
-
-    @property
-    def neuron_spread(self) -> NeuronSpread:
-        """The same percentiles, of all vectors in one step."""
+    def facts(self, steps: float | None) -> LayerFacts:
+        """Return what judgements use, after so many steps."""
         noise = noise_ratio(self.fan_in, self.vectors)
-        return NeuronSpread(self.spread * noise, noise, limit.MAX_NEURON_RATIO_OF_ONE_STEP)
+        return LayerFacts.of_checkpoint(
+            self.name,
+            self.rule,
+            steps=steps,
+            peak_lr=self.peak_lr,
+            memory=self.timescale,
+            run_length=self.run_length,
+            norm_ratio=self.norm_ratio,
+            rotation_ratio=self.rotation_ratio,
+            predicted_rotation=self.predicted_rotation,
+            rotation=self.rotation,
+            group=self.group,
+            vectors=self.vectors,
+            dead=self.dead,
+            neuron_ratio=self.spread * noise,
+            noise_ratio=noise,
+            lambda_u=self.lambda_u,
+            decay_error=self._decay_error,
+            options=self.options,
+        )
 
     @property
-    def memory(self) -> float:
-        """1/a in steps, at the peak learning rate."""
-        return self.timescale
-
-    # A file has only the last step, so these are unknown.
-    start: ClassVar[None] = None
-    departure: ClassVar[None] = None
-    update_growth: ClassVar[None] = None
-    settled_at: ClassVar[float] = NAN
+    def _decay_error(self) -> float:
+        """λ_e/λ, NaN if λ_u may be 0."""
+        is_significant = abs(self.lambda_u) > limit.MIN_STANDARD_ERRORS * self.lambda_u_error
+        decay = self.rule.weight_decay if self.rule is not None else 0.0
+        return float(decay_error(decay, self.lambda_u)) if is_significant and decay > 0 else NAN
 
 
 def checkpoint_layers(

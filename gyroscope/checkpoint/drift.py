@@ -1,48 +1,18 @@
 """Two checkpoints of one run: how far each layer rotated from one to the other."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import final
 
 import numpy as np
 import torch
 
 from gyroscope._types import Array
+from gyroscope.advice.judgements.checkpoint_drift import LayerDrift
 from gyroscope.checkpoint.checkpoint_layer import NAN, CheckpointLayer, checkpoint_layers, mean_known
 from gyroscope.checkpoint.files.formats import Checkpoint, ParameterState
 from gyroscope.checkpoint.last_step.group_step import GroupStep
 from gyroscope.checkpoint.last_step.inverse_step import StepSums, angles
 from gyroscope.checkpoint.last_step.measuring import blocks, dot
 from gyroscope.geometry import Split
-from gyroscope.theory.law import safe_divide
-
-
-@final
-@dataclass(frozen=True)
-class LayerDrift:
-    """A layer in two checkpoints, `steps` apart (NaN if unknown).
-
-    angle            between the two, in radians, as a mean over vectors
-    norm_ratio       RMS norm after over before
-    effective_decay  -ln of the share of the first file's weights that is left, inf if nothing is left
-    expected_decay   the same in equilibrium, at the mean of the files' last learning rates
-    lag              steps by which the momentum delays forgetting: 2β/(1-β²)
-    """
-
-    name: str
-    steps: float
-    angle: float
-    norm_ratio: float
-    effective_decay: float
-    expected_decay: float = NAN
-    lag: float = 0.0
-
-    @property
-    def memory(self) -> float:
-        """Steps after which 1/e of a direction is left, at this speed."""
-        if not self.effective_decay > 0:
-            return float("inf")
-        return float(safe_divide(max(self.steps - self.lag, 0.0), self.effective_decay))
 
 
 def drifts(

@@ -41,6 +41,7 @@ def layer_from_sums(
         exact=group.update.exact,
         error=group.update.error(shape),
         peak_lr=group.rates.peak,
+        options=_options(group),
         **_signal(parameter, measured, group),
         **_equilibrium(group, measured, layer.fan_in, shape, steps),
     )
@@ -49,6 +50,12 @@ def layer_from_sums(
     if not np.isfinite(measured.sums.uu).any() or not group.rates.last > 0:
         return layer
     return replace(layer, **_step(group, measured))
+
+
+def _options(group: GroupStep) -> dict[str, Any]:
+    """Return the options of a group, with the name of its optimizer as a run stores it."""
+    name = "" if group.spec is None else group.spec.path.rpartition(".")[2]
+    return {**group.settings, **({"optimizer": name} if name else {})}
 
 
 def _signal(parameter: ParameterState, measured: VectorMeasurement, group: GroupStep) -> dict[str, Any]:

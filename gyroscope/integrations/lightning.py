@@ -11,7 +11,7 @@ from typing import Any, final
 
 from torch import Tensor
 
-from gyroscope.advice import Diagnosis
+from gyroscope.advice import Findings
 from gyroscope.integrations.extras import extra
 from gyroscope.measure.tracker import Tracker
 
@@ -40,7 +40,7 @@ class RotationCallback(pytorch.Callback):  # type: ignore[misc]
         self.log = log
         self.options = options
         self.tracker: Tracker | None = None
-        self.diagnosis: Diagnosis | None = None
+        self.diagnosis: Findings | None = None
         self._resumed: dict[str, Any] = {}
         # Samples come from a thread of the tracker, and loggers belong to the training thread.
         self._samples: deque[tuple[int, dict[str, float]]] = deque()

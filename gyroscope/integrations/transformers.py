@@ -12,7 +12,7 @@ from typing import Any, final
 from torch import nn
 from torch.optim import Optimizer
 
-from gyroscope.advice import Diagnosis
+from gyroscope.advice import Findings
 from gyroscope.integrations.extras import extra
 from gyroscope.integrations.loggers import MLflow, TensorBoard, Trackio, WandB
 from gyroscope.measure.sinks import Sink
@@ -43,7 +43,7 @@ class RotationCallback(transformers.TrainerCallback):  # type: ignore[misc]
         self.path = path
         self.options = options
         self.tracker: Tracker | None = None
-        self.diagnosis: Diagnosis | None = None
+        self.diagnosis: Findings | None = None
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **trained: Any) -> None:
         """Attach to the optimizer, when a checkpoint's state has been loaded."""

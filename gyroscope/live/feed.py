@@ -23,7 +23,7 @@ from gyroscope.store.database import FILE
 MOST = 1000
 # Seconds between readings of a file, for any number of viewers.
 PAUSE = 0.5
-# Shortest time between diagnoses in seconds. Diagnoses take at most a tenth of the time.
+# Shortest time in seconds before a run is judged again. Judging takes at most a tenth of the time.
 JUDGING_PAUSE = 3.0
 GROUP_SERIES = ("lr", "weight_decay")
 # Layers that a comparison shows. All if None.
@@ -33,7 +33,7 @@ Layers = tuple[str, ...] | None
 class Position(NamedTuple):
     """What a viewer has: which reading of the file, how many samples, and which findings.
 
-    `reading` grows when the file is read from its beginning, `findings` with each diagnosis.
+    `reading` grows when the file is read from its beginning, `findings` each time that the run is judged.
     """
 
     reading: int
@@ -113,10 +113,10 @@ class Feed:
         self._followed: FollowedRun | None = None
         self._reading = 0
         self._read_at = 0.0
-        self._diagnosis: dict[str, Any] = {}
+        self._judged_data: dict[str, Any] = {}
         self._layer_lines: dict[str, dict[str, object]] = {}
         self._findings_number = 0
-        # Status, samples, logged values and reading of the last diagnosis.
+        # Status, samples, logged values and reading when the run was last judged.
         self._judged: tuple[str, int, int, int] | None = None
         self._judge_at = 0.0
         self._last_update: tuple[Position, Position, Layers, str] | None = None
@@ -203,7 +203,7 @@ class Feed:
         return Position(self._reading, samples, self._findings_number)
 
     def _judge(self, run: Run) -> None:
-        """Diagnose the run if it has new samples, but not too often. A run that ended is diagnosed immediately."""
+        """Judge the run if it has new samples, but not too often. A run that ended is judged immediately."""
         now = (run.status, run.total, run.scalar_count, self._reading)
         begun = time.monotonic()
         same_status = self._judged is not None and now[0] == self._judged[0]
@@ -211,7 +211,7 @@ class Feed:
             return
         histories = layer_histories(run)
         self._layer_lines = {each.name: {"summary": summary(each), "spread": spread(each)} for each in histories}
-        self._diagnosis = {"head": run_head(run), **findings_data(run, live=True)}
+        self._judged_data = {"head": run_head(run), **findings_data(run, live=True)}
         self._findings_number += 1
         self._judged = now
         self._judge_at = begun + max(JUDGING_PAUSE, 10 * (time.monotonic() - begun))
@@ -223,8 +223,8 @@ class Feed:
         update |= followed.since(position.samples, shown) if position.samples < here.samples else {"steps": []}
         if position.findings != here.findings:
             lines = [self._layer_lines[name] for name in shown]
-            verdicts = self._diagnosis["verdicts"]
+            findings = self._judged_data["findings"]
             if layers is not None:
-                verdicts = [{**each, "layers": list(map(plain_name, each["layers"]))} for each in verdicts]
-            update["findings"] = {**self._diagnosis, "verdicts": verdicts, "layers": lines}
+                findings = [{**each, "layers": list(map(plain_name, each["layers"]))} for each in findings]
+            update["findings"] = {**self._judged_data, "findings": findings, "layers": lines}
         return page_json(update)

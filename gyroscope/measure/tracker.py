@@ -36,7 +36,7 @@ from gyroscope.store.rows import LARGEST
 from gyroscope.store.writer import Status, status_after
 
 if TYPE_CHECKING:
-    from gyroscope.advice import Diagnosis
+    from gyroscope.advice import Findings
 
 
 @dataclass
@@ -217,7 +217,7 @@ class Tracker:
         self._writing().flush()
         return open_run(self.path)
 
-    def diagnose(self) -> "Diagnosis":
+    def diagnose(self) -> "Findings":
         """Return the findings about the run so far, worst first."""
         with self.run as run:
             return run.diagnose()

@@ -7,7 +7,7 @@ from typing import Any, final
 from torch import nn
 
 from gyroscope._checks import check_run_length
-from gyroscope.advice.judged_layers import begin_sentence
+from gyroscope.advice.layer_facts import begin_sentence
 from gyroscope.advice.layer_families import describe_layers
 from gyroscope.geometry import gathered
 from gyroscope.model.gradients import Loss, unit_grad_norms

@@ -10,13 +10,12 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from gyroscope.advice.layer_families import chart_labels, group_families, short_labels
-from gyroscope.advice.layer_view import CheckpointView
 from gyroscope.render import theme
 from gyroscope.render.html import STRIPS_STYLE, dot_figure, family_table, finding_list, label, page_head, pictures
 from gyroscope.render.rendered import Document
 from gyroscope.render.terminal import family_table as terminal_table
 from gyroscope.render.terminal import filled, findings_text, summary_text
-from gyroscope.report.autopsy_data import LEGEND, AutopsyData
+from gyroscope.report.autopsy_data import LEGEND, AutopsyData, CheckpointLayer
 
 # Pictures and the titles of their axes. The value of noise in equilibrium is 1 on each.
 PANELS = {
@@ -58,13 +57,13 @@ def _body(autopsy: AutopsyData) -> str:
 <h2>All layers</h2>{family_table(autopsy.table)}<p class="settings">{escape(LEGEND)}</p>{drifts}"""
 
 
-def _charts(layers: Sequence[CheckpointView]) -> str:
+def _charts(layers: Sequence[CheckpointLayer]) -> str:
     known = {name: [layer for layer in layers if isfinite(getattr(layer, name))] for name in PANELS}
     drawn = pictures(figure(members, name) for name, members in known.items() if members)
     return drawn or "<p>No picture, because the file contains too little.</p>"
 
 
-def figure(layers: Sequence[CheckpointView], quantity: str) -> Any:
+def figure(layers: Sequence[CheckpointLayer], quantity: str) -> Any:
     """Return one dot for each layer, in the row of its family, and a dashed line at noise in equilibrium."""
     names = [layer.name for layer in layers]
     labels = short_labels(names)

@@ -32,6 +32,7 @@ COLUMNS = (
     Column("λₑ/λ", lambda layer: layer.summary["decay_ratio"]),
     Column("spread\n÷ noise", lambda layer: layer.summary["imbalance"]),
     Column("settled\nat step", lambda layer: layer.summary["settled_at"], is_step=True),
+    Column("state", lambda _: nan, lambda layer, _: layer.summary["state"]),
 )
 
 
@@ -71,7 +72,7 @@ def _run(run: RunData, width: int, is_compared: bool) -> Iterator[RenderableType
         )
         yield Text(filled(f"last logged: {', '.join(values)}", width, hang=2))
     yield Text("")
-    for finding in run.verdicts:
+    for finding in run.findings:
         yield from finding_lines(finding["severity"], finding["sentence"], finding["remedy"], width)
     yield from (Text(filled("• " + note, width), style="dim") for note in run.notes)
     yield Text("")

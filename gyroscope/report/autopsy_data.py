@@ -3,15 +3,18 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import isfinite, nan
-from typing import Any, final
+from typing import Any, TypeAlias, final
 
 from gyroscope._json import dumps
-from gyroscope.advice.findings import Diagnosis
-from gyroscope.advice.layer_view import CheckpointView, DriftView
+from gyroscope.advice.findings import Findings
+from gyroscope.advice.judgements.checkpoint_drift import LayerDrift
 from gyroscope.advice.phrases import rule_text
 from gyroscope.advice.thresholds import MIN_SHOWN_STANDARD_ERRORS
 from gyroscope.report.layer_table import UNKNOWN, Column, LayerTable, known, layer_table
 from gyroscope.theory.law import safe_divide
+
+# `gyroscope.checkpoint.checkpoint_layer.CheckpointLayer`, whose room is above this one.
+CheckpointLayer: TypeAlias = Any
 
 # The legend of the table.
 LEGEND = (
@@ -31,14 +34,15 @@ class AutopsyData:
 
     name: str
     step: int | None
-    layers: Sequence[CheckpointView]
-    findings: Diagnosis
-    drifts: Sequence[DriftView] = ()
+    layers: Sequence[CheckpointLayer]
+    findings: Findings
+    drifts: Sequence[LayerDrift] = ()
 
     @property
     def table(self) -> LayerTable:
         """The layers by family."""
-        return layer_table(self.layers, COLUMNS, _distance)
+        state = Column("state", lambda _: nan, lambda layer, _: layer.facts(self.step).state)
+        return layer_table(self.layers, (*COLUMNS, state), _distance)
 
     @property
     def drift_table(self) -> LayerTable:
@@ -58,16 +62,16 @@ class AutopsyData:
         return f"Autopsy: {self.name}{after}"
 
 
-def _rotation(layer: CheckpointView, digits: int) -> str:
+def _rotation(layer: CheckpointLayer, digits: int) -> str:
     estimate = "" if layer.exact or not isfinite(layer.rotation) else "~"
     return estimate + known(layer.rotation, digits)
 
 
-def _over_decay(layer: CheckpointView, value: float) -> float:
+def _over_decay(layer: CheckpointLayer, value: float) -> float:
     return float(safe_divide(value, layer.rule.weight_decay)) if layer.rule is not None else nan
 
 
-def _lambda(layer: CheckpointView, _: int) -> str:
+def _lambda(layer: CheckpointLayer, _: int) -> str:
     """Return λ_u/λ, or only its error if it is within two standard errors of 0."""
     value = _over_decay(layer, layer.lambda_u)
     error = _over_decay(layer, layer.lambda_u_error)
@@ -76,7 +80,7 @@ def _lambda(layer: CheckpointView, _: int) -> str:
     return known(value, 2) if abs(value) > MIN_SHOWN_STANDARD_ERRORS * error else f"± {known(error, 1)}"
 
 
-def _distance(layer: CheckpointView) -> float:
+def _distance(layer: CheckpointLayer) -> float:
     ratio = layer.rotation_ratio
     return max(ratio, 1 / ratio) if ratio > 0 else nan
 
@@ -107,15 +111,17 @@ def autopsy_json(autopsy: AutopsyData) -> str:
             "name": autopsy.name,
             "step": autopsy.step,
             "summary": autopsy.findings.summary,
+            "changes": autopsy.findings.changes,
             "findings": list(autopsy.findings),
-            "layers": [_layer(layer) for layer in autopsy.layers],
+            "layers": [_layer(layer, autopsy.step) for layer in autopsy.layers],
             "drifts": [{**vars(drift), "memory": drift.memory} for drift in autopsy.drifts],
         }
     )
 
 
-def _layer(layer: CheckpointView) -> dict[str, Any]:
-    values = {**vars(layer), "rule": None}
+def _layer(layer: CheckpointLayer, step: int | None) -> dict[str, Any]:
+    values = {**vars(layer), "rule": None, "state": layer.facts(step).state}
+    del values["options"]
     if layer.rule is not None:
         rule = layer.rule.plain
         values["rule"] = {"name": rule.name, **rule.settings, "keeps_norm": layer.keeps_norm}

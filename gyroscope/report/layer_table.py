@@ -42,10 +42,10 @@ class Column:
         return f"{value:,.0f}" if self.is_step and not isnan(value) else known(value, digits)
 
     def range(self, members: Sequence[Any]) -> str:
-        """Return the cells of the smallest and the largest member, or one cell if they are equal."""
+        """Return the cells of the smallest and the largest member, or the distinct cells if they are words."""
         ordered = sorted((each for each in members if not isnan(self.value(each))), key=self.value)
         if not ordered:
-            return self.cell(members[0])
+            return ", ".join(dict.fromkeys(map(self.cell, members)))
         low = self.cell(ordered[0], RANGE_DIGITS)
         high = self.cell(ordered[-1], RANGE_DIGITS)
         # A dash before a minus sign would be read as another minus.

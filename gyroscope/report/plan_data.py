@@ -10,7 +10,8 @@ import numpy as np
 
 from gyroscope._json import dumps
 from gyroscope._types import Int64
-from gyroscope.advice.findings import Diagnosis, Finding
+from gyroscope.advice.findings import Finding, Findings
+from gyroscope.advice.layer_facts import LayerFacts
 from gyroscope.advice.layer_families import chart_labels, short_labels
 from gyroscope.advice.phrases import rule_text
 from gyroscope.advice.plan_findings import plan_findings
@@ -57,6 +58,7 @@ COLUMNS = (
     Column("run\nlength", lambda layer: layer.total_decay),
     Column("settles\nat step", lambda layer: _step(layer, layer.settled_at), infinite="never", is_step=True),
     Column("falls out\nat step", lambda layer: _step(layer, layer.falls_out_at), is_step=True),
+    Column("state", lambda _: nan, lambda layer, _: LayerFacts.of_plan(layer).state),
 )
 CURVES = ("lr", "angular_update", "norm", "equilibrium_angular_update", "equilibrium_norm")
 
@@ -80,8 +82,8 @@ class PlanData:
 
     # Computed at first use, so that a user who only needs `layers` does not wait for the search for warmups.
     @cached_property
-    def findings(self) -> Diagnosis:
-        """The judgement on the run, worst first."""
+    def findings(self) -> Findings:
+        """The findings on the run, worst first."""
         judged = [each for each in self.predictions if not each.layer.is_embedding] or self.predictions
         return plan_findings(judged, self.missing, self.notes)
 
@@ -89,7 +91,9 @@ class PlanData:
     def asking(self) -> list[Finding]:
         """The findings that ask for something beyond the summary. The others are numbers of the table in words."""
         said = " ".join(self.findings.summary)
-        asking = [each for each in self.findings if each.severity in ("bad", "warn") or each.kind in ASKING]
+        asking = [
+            each for each in self.findings if each.severity in ("bad", "warn") or each.remedy or each.kind in ASKING
+        ]
         return [each for each in asking if each.sentence not in said]
 
     @property
@@ -187,6 +191,7 @@ def plan_json(plan: PlanData) -> str:
             "layers": [_layer(prediction) for prediction in plan.predictions],
             "table": list(plan.facts),
             "summary": plan.findings.summary,
+            "changes": plan.findings.changes,
             "findings": list(plan.findings),
         }
     )

@@ -95,9 +95,10 @@ class RunData:
     scalars        by name in the order of appearance. On a live page only those that it draws
     groups         parameter groups: rule, number of layers, and the series `lr` and `weight_decay`
     summary        what the findings mean, in a few sentences
-    verdicts       findings with the panel that shows their evidence
-    marks          steps worth a line across the curves: `settled` (half of the layers had), `fell out` (the first
-                   layer did), or an incident by its name
+    changes        what to change, as settings
+    findings       with the panel that shows their evidence
+    marks          steps worth a line across the curves: `settled` (half of the layers had), or an incident by its
+                   name
     id             under which a live page knows the run
     colour         number of its colour: its place among the runs that were named, so that it is the same on all pages
     """
@@ -113,7 +114,8 @@ class RunData:
     groups: Sequence[Mapping[str, Any]]
     layers: Sequence[LayerData]
     summary: Sequence[str]
-    verdicts: Sequence[Mapping[str, Any]]
+    changes: Mapping[str, Any]
+    findings: Sequence[Mapping[str, Any]]
     marks: Sequence[Mapping[str, Any]]
     notes: Sequence[str]
     config: Mapping[str, Any]
@@ -123,7 +125,7 @@ class RunData:
     @property
     def score(self) -> tuple[float, ...]:
         """Sort key: number of bad findings and of warnings, and distance of the layers from their prediction."""
-        severities = [finding["severity"] for finding in self.verdicts]
+        severities = [finding["severity"] for finding in self.findings]
         ratios = np.array([layer.summary["rotation_ratio"] for layer in self.layers])
         distance = np.abs(np.log2(ratios[np.isfinite(ratios) & (ratios > 0)]))
         median = float(np.median(distance)) if distance.size else np.inf

@@ -12,7 +12,7 @@ import numpy as np
 import gyroscope
 from gyroscope._json import clean_text
 from gyroscope._types import Array
-from gyroscope.advice import Diagnosis, Finding
+from gyroscope.advice import Finding, Findings
 from gyroscope.advice.history import LayerHistory, layer_histories
 from gyroscope.advice.incidents import judged_steps
 from gyroscope.advice.layer_families import plain_name
@@ -120,14 +120,15 @@ def gather_run(
 
 def findings_data(run: Run, *, live: bool = False, rename: Callable[[str], str] = str) -> dict[str, Any]:
     """Return what changes while a run goes on: findings, marks, notes and logged values."""
-    diagnosis = run.diagnose()
+    findings = run.diagnose()
     judged = judged_steps(run)
     return {
-        "summary": diagnosis.summary,
-        "verdicts": [_finding(finding, rename) for finding in diagnosis],
-        "marks": _marks(layer_histories(run), diagnosis),
+        "summary": findings.summary,
+        "changes": findings.changes,
+        "findings": [_finding(finding, rename) for finding in findings],
+        "marks": _marks(layer_histories(run), findings),
         "notes": [*run.notes, *([] if judged is None else [judged])],
-        # A live page gets these values with each diagnosis, so it gets only those that it draws.
+        # A live page gets these values with all findings, so it gets only those that it draws.
         "scalars": {name: _logged(run, name) for name in run.scalars[: MOST_DRAWN if live else None]},
     }
 
@@ -187,9 +188,8 @@ def _finding(finding: Finding, rename: Callable[[str], str]) -> dict[str, Any]:
     return {**vars(finding), "layers": [rename(layer) for layer in finding.layers], "panel": panel}
 
 
-def _marks(layers: Sequence[LayerHistory], diagnosis: Diagnosis) -> list[dict[str, Any]]:
+def _marks(layers: Sequence[LayerHistory], findings: Findings) -> list[dict[str, Any]]:
     settled = sorted(history.settled_at for history in layers if np.isfinite(history.settled_at))
     marks = [(settled[len(layers) // 2], "settled", False)] if len(settled) > len(layers) // 2 else []
-    marks += [(finding.evidence["step"], "fell out", False) for finding in diagnosis if finding.kind == "fell_out"]
-    marks += [(finding.evidence["step"], finding.mark, True) for finding in diagnosis if finding.mark]
+    marks += [(finding.evidence["step"], finding.mark, True) for finding in findings if finding.mark]
     return [{"step": step, "what": what, "incident": is_incident} for step, what, is_incident in marks]

@@ -8,9 +8,10 @@ import numpy as np
 
 from gyroscope._types import Array
 from gyroscope.advice.history import LayerHistory
+from gyroscope.advice.layer_facts import state_of_run
 from gyroscope.advice.layer_families import group_families, short_labels
-from gyroscope.advice.neuron_spread import noise_ratio
 from gyroscope.advice.record import finite_ratio
+from gyroscope.advice.run_layer import noise_ratio
 from gyroscope.report.run_data import DISTRIBUTIONS, LAYER_SERIES, LayerData
 from gyroscope.store import LayerInfo, Run
 
@@ -70,6 +71,7 @@ def summary(history: LayerHistory) -> dict[str, Any]:
     If the last numbers of a layer are not finite, the earlier ones do not describe it. All are NaN, and `diverged` is
     true.
 
+    state        of its norm and rotation, one of `layer_facts.State`, or "not finite"
     reference    "equilibrium", or the "forecast" if the run is shorter than one memory
     decay_ratio  λ_e/λ: 1 if the loss does not depend on the scale of the weights
     alignment    s: 1 if updates are pure noise, above if gradients agree over the momentum's memory
@@ -78,6 +80,7 @@ def summary(history: LayerHistory) -> dict[str, Any]:
     dead = history.series("dead_vectors")[history.window]
     return {
         "diverged": history.diverged,
+        "state": "not finite" if history.diverged else state_of_run(history),
         "reference": history.reference,
         "rotation": history.rms(history.rms_angle),
         "predicted_rotation": history.rms(history.reference_angle),

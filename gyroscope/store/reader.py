@@ -17,7 +17,7 @@ from gyroscope.store.schema import BINS, STATISTICS, LayerInfo, Quantity
 from gyroscope.store.session import STALE
 
 if TYPE_CHECKING:
-    from gyroscope.advice import Diagnosis
+    from gyroscope.advice import Findings
     from gyroscope.advice.incidents import IncidentSearch
 
 Value = TypeVar("Value")
@@ -219,7 +219,7 @@ class Run:
 
         return IncidentSearch()
 
-    def diagnose(self) -> "Diagnosis":
+    def diagnose(self) -> "Findings":
         """Return the findings, worst first. A long run is judged by a part of its samples, incidents by all."""
         from gyroscope.advice import diagnose
 

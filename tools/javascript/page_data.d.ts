@@ -13,10 +13,10 @@ interface RunData extends Findings {
   config: unknown;
 }
 interface RunHead { optimizer: string; steps: number; lr: Known; weight_decay: Known; run_length: Known; loss_name: string; loss: Known }
-interface Findings { head: RunHead; summary: string[]; verdicts: FindingData[]; marks: Mark[]; notes: string[]; scalars: Record<string, LoggedSeries> }
+interface Findings { head: RunHead; summary: string[]; changes: Record<string, unknown>; findings: FindingData[]; marks: Mark[]; notes: string[]; scalars: Record<string, LoggedSeries> }
 interface FindingData {
   kind: string; severity: Severity; sentence: string; remedy: string; layers: string[];
-  evidence: Record<string, Known>; panel: string; trial: string; formula: string; mark: string;
+  evidence: Record<string, Known>; panel: string; trial: string; formula: string; mark: string; changes: Record<string, unknown>;
 }
 interface Mark { step: number; what: string; incident: boolean }
 interface LoggedSeries { steps: number[]; values: Values; last: Known }
@@ -28,7 +28,7 @@ interface LayerData {
 }
 type SummaryNumber = "rotation" | "predicted_rotation" | "rotation_ratio" | "norm" | "norm_ratio" | "decay_ratio"
   | "alignment" | "imbalance" | "dead_vectors" | "frozen_share" | "settled_at";
-type LayerSummary = Record<SummaryNumber, Known> & { diverged: boolean; reference: string };
+type LayerSummary = Record<SummaryNumber, Known> & { diverged: boolean; state: string; reference: string };
 interface Distribution { step: number; first: number; counts: number[]; least: number; least_id: number; most: number; most_id: number }
 
 // ---- a run that is being written: live/feed.py, live/run_index.py

@@ -1,13 +1,14 @@
 """How far layers moved between two checkpoints of a run, and how long they remember."""
 
 from collections.abc import Iterator, Sequence
-from math import isfinite
+from dataclasses import dataclass
+from math import inf, isfinite, nan
+from typing import final
 
 from gyroscope.advice import thresholds as limit
 from gyroscope.advice.findings import Finding, make_finding
-from gyroscope.advice.judged_layers import begin_sentence
+from gyroscope.advice.layer_facts import begin_sentence
 from gyroscope.advice.layer_families import describe_layers, short_labels
-from gyroscope.advice.layer_view import DriftView
 from gyroscope.advice.phrases import format_number, format_range
 from gyroscope.theory.law import safe_divide
 
@@ -17,7 +18,35 @@ DRIFT = (
 )
 
 
-def drift(drifts: Sequence[DriftView]) -> Iterator[Finding]:
+@final
+@dataclass(frozen=True)
+class LayerDrift:
+    """A layer in two checkpoints, `steps` apart (NaN if unknown).
+
+    angle            between the two, in radians, as a mean over vectors
+    norm_ratio       RMS norm after over before
+    effective_decay  -ln of the share of the first file's weights that is left, inf if nothing is left
+    expected_decay   the same in equilibrium, at the mean of the files' last learning rates
+    lag              steps by which the momentum delays forgetting: 2β/(1-β²)
+    """
+
+    name: str
+    steps: float
+    angle: float
+    norm_ratio: float
+    effective_decay: float
+    expected_decay: float = nan
+    lag: float = 0.0
+
+    @property
+    def memory(self) -> float:
+        """Steps after which 1/e of a direction is left, at this speed."""
+        if not self.effective_decay > 0:
+            return inf
+        return float(safe_divide(max(self.steps - self.lag, 0.0), self.effective_decay))
+
+
+def drift(drifts: Sequence[LayerDrift]) -> Iterator[Finding]:
     """State which layers moved most and least, and compare their memory with that of decay alone."""
     known = sorted((layer for layer in drifts if isfinite(layer.angle)), key=lambda layer: -layer.angle)
     if not known:

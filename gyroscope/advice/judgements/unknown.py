@@ -1,18 +1,17 @@
 """What a plan, a run or a checkpoint lacks, assumes or estimates."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from math import isfinite
 
 import numpy as np
 
 from gyroscope.advice import thresholds as limit
 from gyroscope.advice.findings import Finding, make_finding
-from gyroscope.advice.judged_layers import Layers, begin_sentence
+from gyroscope.advice.history import LayerHistory
+from gyroscope.advice.layer_facts import begin_sentence
 from gyroscope.advice.layer_families import describe_layers
-from gyroscope.advice.layer_view import CheckpointView
 from gyroscope.advice.phrases import format_number
 from gyroscope.advice.remedies import CHECK_LAYER, MEASURE_LONGER
-from gyroscope.advice.run_view import RunView
+from gyroscope.advice.run_layer import is_measured
 from gyroscope.theory.rules.base import MEANING
 
 
@@ -32,27 +31,26 @@ def assumptions(notes: Sequence[str]) -> Iterator[Finding]:
         yield make_finding("assumption", "note", f"{note}.")
 
 
-def estimates(layers: Layers[CheckpointView]) -> Iterator[Finding]:
-    """State which rotations of a checkpoint are estimates, and their error."""
-    estimated = layers.where(lambda view: not view.exact and isfinite(view.rotation))
-    errors = list(dict.fromkeys(view.error for view in estimated))
+def estimates(errors: Mapping[str, float], among: Sequence[str]) -> Iterator[Finding]:
+    """State which rotations of a checkpoint are estimates, and their error, by layer."""
+    distinct = list(dict.fromkeys(errors.values()))
     # The error of Muon depends on the shape, so its layers share no single number.
-    trial = "a layer" if len(errors) == 1 else "a layer of this size"
-    for error in errors:
-        members = Layers([view for view in estimated if view.error == error], estimated.among)
+    trial = "a layer" if len(distinct) == 1 else "a layer of this size"
+    for error in distinct:
+        names = [name for name, own in errors.items() if own == error]
         sentence = (
-            f"The rotation of {members.describe()} is an estimate because the file does not contain the last "
-            f"gradient. In tests the mean of {trial} was within {format_number(100 * error, 2)} %."
+            f"The rotation of {describe_layers(names, among, worst=False)} is an estimate because the file does not "
+            f"contain the last gradient. In tests the mean of {trial} was within {format_number(100 * error, 2)} %."
         )
-        yield make_finding("assumption", "note", sentence, members, evidence={"error": error})
+        yield make_finding("assumption", "note", sentence, names, evidence={"error": error})
 
 
-def too_short(layers: Layers[RunView]) -> Iterator[Finding]:
+def too_short(layers: Sequence[LayerHistory]) -> Iterator[Finding]:
     """Judge the number of samples and of steps."""
-    measured = layers.where(lambda view: view.is_measured)
-    samples = max((int(np.isfinite(view.angle).sum()) for view in measured), default=0)
-    steps = max((view.step_count for view in layers), default=0)
-    memories = [view.rule.momentum_memory for view in measured if view.rule is not None]
+    measured = [layer for layer in layers if is_measured(layer)]
+    samples = max((int(np.isfinite(layer.angle).sum()) for layer in measured), default=0)
+    steps = max((layer.step_count for layer in layers), default=0)
+    memories = [layer.rule.momentum_memory for layer in measured if layer.rule is not None]
     needed = round(limit.MIN_MOMENTUM_MEMORIES * max(memories, default=limit.UNKNOWN_MOMENTUM_MEMORY))
     if samples < limit.MIN_SAMPLES or steps < needed:
         sentence = (
@@ -63,27 +61,28 @@ def too_short(layers: Layers[RunView]) -> Iterator[Finding]:
         yield make_finding("too_short", "note", sentence, (), MEASURE_LONGER, evidence=evidence)
 
 
-def not_measured(layers: Layers[RunView]) -> Iterator[Finding]:
+def not_measured(names: Sequence[str], among: Sequence[str]) -> Iterator[Finding]:
     """Judge layers without a measurement."""
-    silent = layers.where(lambda view: not view.is_measured)
-    if silent:
-        sentence = f"{silent.clause('was', 'were')} never measured because no step had a gradient."
-        yield make_finding("not_measured", "note", sentence, silent, CHECK_LAYER)
+    if names:
+        was = begin_sentence(describe_layers(names, among, worst=False), "was" if len(names) == 1 else "were")
+        sentence = f"{was} never measured because no step had a gradient."
+        yield make_finding("not_measured", "note", sentence, names, CHECK_LAYER)
 
 
-def unpredicted(layers: Layers[RunView], notes: Sequence[str]) -> Iterator[Finding]:
-    """State which layers of a run lack a prediction, and what is missing. The tracker's notes have the reason."""
-    measured = layers.where(lambda view: view.is_measured)
+def unpredicted(layers: Sequence[LayerHistory], among: Sequence[str], notes: Sequence[str]) -> Iterator[Finding]:
+    """State which measured layers lack a prediction, and what is missing. The tracker's notes have the reason."""
     unknown = {
-        view.name: _reason(view.layer.group, notes) for view in measured if not np.isfinite(view.predicted_angle).any()
+        layer.name: _reason(layer.layer.group, notes)
+        for layer in layers
+        if not np.isfinite(layer.predicted_angle).any()
     }
-    yield from missing_input(unknown, layers.among, "prediction: ")
+    yield from missing_input(unknown, among, "prediction: ")
     without_norm = {
-        view.name: f"{view.rule.name} needs update_rms, {MEANING['update_rms']}. Pass it to the rule"
-        for view in measured
-        if view.rule is not None and "update_rms" in view.rule.needs
+        layer.name: f"{layer.rule.name} needs update_rms, {MEANING['update_rms']}. Pass it to the rule"
+        for layer in layers
+        if layer.rule is not None and "update_rms" in layer.rule.needs
     }
-    yield from missing_input(without_norm, layers.among, "predicted norm: ")
+    yield from missing_input(without_norm, among, "predicted norm: ")
 
 
 def _reason(group: int, notes: Sequence[str]) -> str:
@@ -92,7 +91,8 @@ def _reason(group: int, notes: Sequence[str]) -> str:
     return given[-1] if given else "the theory does not cover the optimizer"
 
 
-def undecided(layers: Layers[RunView]) -> Finding:
+def undecided(names: Sequence[str], among: Sequence[str]) -> Finding:
     """Judge a run in which nothing is wrong, and no layer has a prediction to compare with."""
-    sentence = f"Nothing stands out. There is no prediction to compare {layers.describe()} with."
-    return make_finding("not_measured", "note", sentence, layers)
+    compared = describe_layers(names, among, worst=False)
+    sentence = f"Nothing stands out. There is no prediction to compare {compared} with."
+    return make_finding("not_measured", "note", sentence, names)

@@ -14,26 +14,26 @@ const current = () => state.report.runs[state.run];
 /** @type {(run: RunData, name: string) => LayerData} */
 const layerOf = (run, name) => /** @type {LayerData} */ (run.layers.find(layer => layer.name === name));
 
-function drawVerdict() {
-  const text = JSON.stringify([Look.dark, state.report.runs.map(run => [run.name, run.verdicts, run.notes, run.stride])]);
+function drawFindings() {
+  const text = JSON.stringify([Look.dark, state.report.runs.map(run => [run.name, run.findings, run.notes, run.stride])]);
   if (text === state.spoken) return; // or a screen reader would read it again
   state.spoken = text;
   const blocks = state.report.runs.flatMap((run, number) => {
-    const items = run.verdicts.map(verdict => {
-      const shown = verdict.layers.filter(name => layerOf(run, name)); // a comparison leaves some out
+    const items = run.findings.map(finding => {
+      const shown = finding.layers.filter(name => layerOf(run, name)); // a comparison leaves some out
       const names = shown.slice(0, 6).flatMap(name => [" ", chip(layerOf(run, name), number)]);
       const rest = shown.length > 6 ? ` and ${shown.length - 6} more` : "";
-      const more = element("span", { className: "more" }, element("a", { href: "#" + verdict.panel }, "See the evidence"), names.length ? ":" : "", ...names, rest);
-      return element("li", { className: verdict.severity }, element("b", {}, SEVERITY[verdict.severity]),
-        element("span", {}, verdict.sentence), ...(verdict.remedy ? [element("span", {}, "→ " + verdict.remedy)] : []),
-        ...(verdict.trial ? [element("span", { className: "more" }, `Tested on real training: ${verdict.trial} in results/`)] : []), more);
+      const more = element("span", { className: "more" }, element("a", { href: "#" + finding.panel }, "See the evidence"), names.length ? ":" : "", ...names, rest);
+      return element("li", { className: finding.severity }, element("b", {}, SEVERITY[finding.severity]),
+        element("span", {}, finding.sentence), ...(finding.remedy ? [element("span", {}, "→ " + finding.remedy)] : []),
+        ...(finding.trial ? [element("span", { className: "more" }, `Tested on real training: ${finding.trial} in results/`)] : []), more);
     });
     const list = element("ul", {}, ...(items.length ? items : [element("li", { className: "note" }, "No findings yet.")]));
     return several() ? [element("h3", {}, swatch(number), run.name + rank(number)), list] : [list];
   });
   const notes = state.report.runs.flatMap(run => [...run.notes, ...(run.stride > 1 ? [`${several() ? run.name + ": " : ""}${run.total.toLocaleString("en")} ` +
     `samples are too many for a page. It shows every ${run.stride}th, ${run.steps.length.toLocaleString("en")} in all.`] : [])]);
-  $("verdict-body").replaceChildren(...blocks, ...[...new Set(notes)].map(note => element("p", { className: "note" }, note)));
+  $("findings-body").replaceChildren(...blocks, ...[...new Set(notes)].map(note => element("p", { className: "note" }, note)));
 }
 /** @type {(number: number) => string} */
 const rank = number => number === 0 ? " (least stands out)" : number === 1 ? " (most stands out)" : "";
@@ -99,6 +99,7 @@ const COLUMNS = [
   { key: "name", label: "layer", first: 1, value: row => row.label, cell: nameCell },
   { key: "shape", label: "shape", value: row => row.layers[0].vectors * row.layers[0].fan_in, cell: row => element("td", {}, row.layers[0].shape.join("×")) },
   { key: "reference", label: "compared with", first: 1, value: row => row.layers[0].summary.reference, cell: row => element("td", {}, row.layers[0].summary.reference) },
+  { key: "state", label: "state", first: 1, value: row => row.layers[0].summary.state, cell: row => element("td", {}, [...new Set(row.layers.map(layer => layer.summary.state))].join(", ")) },
   ...SUMMARY.map(([key, label]) => ({ key, label, value: (/** @type {TableRow} */ row) => row.layers.map(layer => layer.summary[key]).reduce((a, b) => a === null || (b !== null && b > a) ? b : a),
     cell: (/** @type {TableRow} */ row) => element("td", { className: row.layers.some(layer => off(key, layer.summary[key])) ? "off" : "", dataset: { key } },
       span(row, (layer, digits) => shownNumber(layer.summary, key, digits), layer => layer.summary[key])) })),
@@ -146,7 +147,7 @@ function drawFigures() {
   drawEquilibrium(); drawHeat(); drawBalance();
   if (state.layer) drawLayer();
 }
-function drawWords() { drawHead(); drawVerdict(); drawTable(); }
+function drawWords() { drawHead(); drawFindings(); drawTable(); }
 function fillChoices() {
   /** @type {(value: string | number, label: string) => HTMLElement} */
   const option = (value, label) => element("option", { value }, label);
