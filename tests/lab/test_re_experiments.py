@@ -1,12 +1,14 @@
 """The trainings of RE's figures and tables run, draw and judge at a size of seconds, on data that every machine has."""
 
+from collections.abc import Callable
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 from gyroscope_lab.framework.claims import ClaimOutcome
-from gyroscope_lab.framework.experiment import Result, load
+from gyroscope_lab.framework.experiment import Measurements, Result, Trial, load
 from gyroscope_lab.framework.trials import run_trials
 from gyroscope_lab.re import _tracked, fig5, table2_table3
 from gyroscope_lab.training import TrainConfig
@@ -60,11 +62,26 @@ def tiny_config(name: str) -> Any:
     return replace(config, base=tiny(config.base), arms=arms, seeds=1, choosing_seeds=choosing)
 
 
+def sharing_trainings(measure: Callable[[Trial[Any]], Measurements]) -> SimpleNamespace:
+    """The same measurement, in which arms that differ in learning rate and weight decay alone share a training."""
+    trained: dict[str, Measurements] = {}
+
+    def measure_once(trial: Trial[Any]) -> Measurements:
+        arm = getattr(trial.config, "arms", {}).get(trial.part, {})
+        kind = {name: value for name, value in arm.items() if name not in ("lr", "weight_decay")}
+        key = f"{sorted(kind.items())} {trial.seed}" if arm else f"{trial.part} {trial.seed}"
+        if key not in trained:
+            trained[key] = measure(trial)
+        return trained[key]
+
+    return SimpleNamespace(measure=measure_once)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", TRAININGS)
 def test_it_runs_draws_and_judges(name):
     experiment = load(f"re/{name}")
-    result = run_trials(experiment, tiny_config(name))
+    result = run_trials(sharing_trainings(experiment.measure), tiny_config(name))
     figure = experiment.plot(result)
     assert len(figure.data) > 0
     assert figure.layout.title.text

@@ -1,6 +1,6 @@
 """The last step taken back from weights and state, against the tracker that measured it."""
 
-from functools import partial
+from functools import cache, partial
 
 import numpy as np
 import pytest
@@ -21,6 +21,12 @@ def state_dicts(trained, **model):
     return {"model": {**trained.model.state_dict(), **model}, "optimizer": trained.optimizer.state_dict()}
 
 
+@pytest.fixture(scope="module")
+def trained_once(tmp_path_factory):
+    """A function that trains the network with an optimizer, once for all tests. They must not change its state."""
+    return cache(lambda optimizer: train(tmp_path_factory.mktemp("trained"), optimizer))
+
+
 EXACT = {
     "AdamW": partial(AdamW, lr=1e-2, weight_decay=0.1),
     "AdamW with other settings": partial(AdamW, lr=3e-3, betas=(0.8, 0.95), eps=1e-3, weight_decay=1.0),
@@ -32,16 +38,16 @@ EXACT = {
 
 
 @pytest.mark.parametrize("name", EXACT)
-def test_the_rotation_of_the_last_step_is_the_trackers_for_every_neuron(name, tmp_path):
-    trained = train(tmp_path, EXACT[name])
+def test_the_rotation_of_the_last_step_is_the_trackers_for_every_neuron(name, trained_once):
+    trained = trained_once(EXACT[name])
     autopsy = gyro.autopsy(state_dicts(trained))
     assert all(layer.exact for layer in autopsy.layers.values())
     assert_same_rotation(autopsy, trained, tolerance=1e-4)
 
 
 @pytest.mark.parametrize("name", ["AdamW", "SGD with momentum"])
-def test_weights_saved_in_bfloat16_give_the_rotation_within_2_percent(name, tmp_path):
-    trained = train(tmp_path, EXACT[name])
+def test_weights_saved_in_bfloat16_give_the_rotation_within_2_percent(name, trained_once):
+    trained = trained_once(EXACT[name])
     weights = {key: value.bfloat16() for key, value in trained.model.state_dict().items()}
     assert_same_rotation(gyro.autopsy(state_dicts(trained, **weights)), trained, tolerance=0.02)
 
@@ -53,8 +59,8 @@ ESTIMATES = {
 
 
 @pytest.mark.parametrize("name", ESTIMATES)
-def test_estimates_are_called_so_and_are_within_15_percent_on_average(name, tmp_path):
-    trained = train(tmp_path, ESTIMATES[name])
+def test_estimates_are_called_so_and_are_within_15_percent_on_average(name, trained_once):
+    trained = trained_once(ESTIMATES[name])
     autopsy = gyro.autopsy(state_dicts(trained))
     for layer, measured in trained.rotations.items():
         assert not autopsy.layers[layer].exact
@@ -142,15 +148,15 @@ ROUNDING = 3e-8
 
 
 @pytest.mark.parametrize("name", OTHER_EXACT)
-def test_the_last_step_of_other_optimizers_is_the_trackers_for_every_neuron(name, tmp_path):
-    trained = train(tmp_path, OTHER_EXACT[name])
+def test_the_last_step_of_other_optimizers_is_the_trackers_for_every_neuron(name, trained_once):
+    trained = trained_once(OTHER_EXACT[name])
     autopsy = gyro.autopsy(state_dicts(trained))
     assert all(layer.exact for layer in autopsy.layers.values())
     assert_same_rotation(autopsy, trained, tolerance=1e-4, resolution=ROUNDING)
 
 
-def test_weights_in_bfloat16_that_a_rotational_optimizer_turned(tmp_path):
-    trained = train(tmp_path, OTHER_EXACT["RotationalAdamW"])
+def test_weights_in_bfloat16_that_a_rotational_optimizer_turned(trained_once):
+    trained = trained_once(OTHER_EXACT["RotationalAdamW"])
     weights = {key: value.bfloat16() for key, value in trained.model.state_dict().items()}
     assert_same_rotation(gyro.autopsy(state_dicts(trained, **weights)), trained, tolerance=0.02)
 
@@ -170,8 +176,8 @@ def test_short_vectors_which_are_not_centred_are_taken_back_too(fan_in):
     np.testing.assert_allclose(rotations, Split().angle(before, weight.detach()).numpy(), rtol=1e-4, atol=1e-6)
 
 
-def test_norms_that_an_optimizer_holds_are_not_judged_and_its_angles_earn_no_green(tmp_path):
-    trained = train(tmp_path, OTHER_EXACT["RotationalAdamW"])
+def test_norms_that_an_optimizer_holds_are_not_judged_and_its_angles_earn_no_green(trained_once):
+    trained = trained_once(OTHER_EXACT["RotationalAdamW"])
     autopsy = gyro.autopsy(state_dicts(trained))
     assert all(np.isnan(layer.norm_ratio) and layer.keeps_norm for layer in autopsy.layers.values())
     assert "off_prediction" not in autopsy.findings.kinds
@@ -219,8 +225,8 @@ ROUGH = {
 
 
 @pytest.mark.parametrize("name", ROUGH)
-def test_estimates_of_other_optimizers_are_called_so_and_as_near_as_is_said(name, tmp_path):
-    trained = train(tmp_path, ROUGH[name])
+def test_estimates_of_other_optimizers_are_called_so_and_as_near_as_is_said(name, trained_once):
+    trained = trained_once(ROUGH[name])
     autopsy = gyro.autopsy(state_dicts(trained))
     for name, measured in trained.rotations.items():
         layer = autopsy.layers[name]
