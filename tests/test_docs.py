@@ -17,7 +17,7 @@ from gyroscope.store.schema import TABLES
 from tests import words
 from tests.measure.test_sinks import tracked
 from tests.store import make
-from tools import docstring_text, site, site_links, site_reference, site_results, site_text, tutorials
+from tools import docstring_text, site, site_links, site_reference, site_text, tutorials
 
 ROOT = Path(__file__).parent.parent
 PAGES = [
@@ -105,33 +105,6 @@ def test_links_that_leave_the_site_become_text_and_the_readme_is_the_first_page(
     text = "[a](../theory.md#law) [b](../../examples/nanogpt.py) [c](../../README.md) [d](../../results/README.md)"
     adapted = site.adapt(text, "decisions/x.md", page, {"theory.md", "index.md", "results/README.md"})
     assert adapted == "[a](../theory.md#law) b [c](../index.md) [d](../results/README.md)"
-
-
-def test_results_are_split_by_part_and_links_lead_to_the_part():
-    table = "| claim | outcome |\n|---|---|\n| a | holds |\n| b | **undecided** |\n"
-    pages = site_results.split(
-        f"# Measured\n\nMethod.\n\nAll claims: 1 hold.\n\n## Papers (2024): 1 done\n\n### re/fig_1\n\n{table}"
-    )
-    assert list(pages) == ["results/README.md", "results/papers.md"]
-    assert pages["results/README.md"].startswith("# Measured\n\nAll claims: 1 hold.\n")  # the answer is first
-    assert pages["results/README.md"].rstrip().endswith("Method.")
-    assert "| [Papers](papers.md) | 1 | 1 | 0 | 1 |" in pages["results/README.md"]
-    assert pages["results/papers.md"].startswith("# Papers (2024): 1 done\n")
-    assert table in pages["results/papers.md"]
-    moved = site_results.moved(pages)
-    text = "[a](../results/README.md#refig_1) [b](../results/README.md)"
-    adapted = site.adapt(text, "x.md", ROOT / "docs" / "x.md", set(pages), moved)
-    assert adapted == "[a](results/papers.md#refig_1) [b](results/README.md)"
-
-
-def test_every_claim_of_the_results_is_counted_on_the_first_page():
-    index = site_results.split((ROOT / "results" / "README.md").read_text(encoding="utf-8"))["results/README.md"]
-    held, missed, undecided = map(
-        int, re.search(r"All claims: (\d+) of \d+ hold, (\d+) not, (\d+) undecided", index).groups()
-    )
-    rows = [row.split(" | ") for row in re.findall(r"^\| \[.*$", index, re.MULTILINE)]
-    sums = [sum(int(row[column].rstrip(" |")) for row in rows) for column in (2, 3, 4)]
-    assert sums == [held, missed, undecided]
 
 
 def test_broken_and_foreign_references_of_a_built_page_are_named(tmp_path):

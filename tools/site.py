@@ -15,12 +15,12 @@ import shutil
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path, PurePosixPath
 from posixpath import normpath, relpath
 
-from tools import gallery, site_links, site_reference, site_results, site_text
+from tools import gallery, site_links, site_reference, site_text
 
 ROOT = Path(__file__).parent.parent
 STAGE = ROOT / "build" / "docs"
@@ -28,7 +28,7 @@ SITE = ROOT / "build" / "site"
 CONFIG = ROOT / "zensical.toml"
 PORT = 8000
 GENERATED = ("docs/gallery/",)
-RESULT_FILES = ("*.md", "*/README.md", "*/*.svg")
+RESULT_FILES = ("*.md", "*/*.md", "*/*.svg")
 LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^)\s#:]+)(#[^)\s]*)?\)")
 FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 
@@ -46,8 +46,6 @@ def sources() -> dict[str, Path]:
 def stage() -> None:
     """Copy all files of the site to the stage, and adapt the links of its pages."""
     files = sources()
-    results = site_results.split(files[site_results.INDEX].read_text(encoding="utf-8"))
-    moved = site_results.moved(results)
     shutil.rmtree(STAGE, ignore_errors=True)
     for name, path in files.items():
         target = STAGE / name
@@ -55,19 +53,16 @@ def stage() -> None:
         if path.suffix != ".md":
             shutil.copyfile(path, target)
             continue
-        pages = results if name == site_results.INDEX else {name: path.read_text(encoding="utf-8")}
-        for page, text in pages.items():
-            adapted = adapt(text, page, path, {*files, *results}, moved)
-            (STAGE / page).write_text(adapted, encoding="utf-8")
+        adapted = adapt(path.read_text(encoding="utf-8"), name, path, set(files))
+        target.write_text(adapted, encoding="utf-8")
 
 
-def adapt(text: str, name: str, path: Path, files: set[str], moved: Mapping[str, str] | None = None) -> str:
+def adapt(text: str, name: str, path: Path, files: set[str]) -> str:
     """Return a page with links that lead to other pages of the site, and without links that leave it.
 
     name   the page's path in the site
     path   the file that it comes from
     files  all paths of the site
-    moved  pages to which headings of other pages have moved, by page and anchor
     """
     folder = path.parent.relative_to(ROOT).as_posix()
 
@@ -76,7 +71,6 @@ def adapt(text: str, name: str, path: Path, files: set[str], moved: Mapping[str,
         place = staged_name(normpath(f"{folder}/{target}"), files)
         if place is None:
             return words
-        place = (moved or {}).get(f"{place}{anchor}", place)
         return f"{image}[{words}]({relpath(place, str(PurePosixPath(name).parent))}{anchor or ''})"
 
     parts = []

@@ -36,7 +36,8 @@ def test_the_page_of_docs_works_as_it_says(folder, capsys):
     assert "angle per step in equilibrium" in shown
     assert "holds" in shown
     assert Path("results/experiments/batch_norm_angle.json").is_file()
-    assert "experiments/batch_norm_angle" in Path("results/README.md").read_text(encoding="utf-8")
+    assert "experiments/batch_norm_angle.md" in Path("results/README.md").read_text(encoding="utf-8")
+    assert "| holds |" in Path("results/experiments/batch_norm_angle.md").read_text(encoding="utf-8")
 
 
 def test_a_folder_is_listed_alone_and_its_helpers_are_imported(folder, capsys):

@@ -20,9 +20,9 @@ from gyroscope_lab.framework.results import (
     ExperimentRecord,
     commit_of_code,
     describe,
-    write_readme,
     write_record,
 )
+from gyroscope_lab.framework.results_pages import write_pages
 from gyroscope_lab.framework.seeds import FIRST_CHOOSING_SEED
 from gyroscope_lab.framework.trials import fingerprint, run_trials
 
@@ -57,7 +57,7 @@ def run(
     description |= {"code": fingerprint(config)}
     record = write_record(out, description, experiment.claims(result), result.values, result.choosing)
     write_figure(experiment.plot(result), record)
-    write_readme(out, source)
+    write_pages(out, source)
     if hasattr(experiment, "write_summary"):  # a page about several experiments, as results/advice.md
         experiment.write_summary(out)
     shutil.rmtree(cache)  # last: until everything is written, the trials are the only copy
@@ -124,7 +124,7 @@ def judge_again(name: str, out: Path) -> None:
     description = {**kept, "claim": entry_of(name).claim, "judged_by": commit_of_code()}
     path = write_record(out, description, experiment.claims(result), result.values, result.choosing)
     write_figure(experiment.plot(result), path)
-    write_readme(out)
+    write_pages(out)
 
 
 def read_result(out: Path, name: str) -> tuple[Experiment, Result[Any]]:

@@ -19,7 +19,7 @@ def test_a_run_with_other_seeds_says_so_and_is_written_elsewhere(there, capsys):
     record = json.loads((there / "runs" / "lab" / "sp" / "eq44.json").read_text())
     assert record["seeds"] == [1000, 1001]
     assert not (there / "results").exists()
-    assert "--seeds 2 --first-seed 1000" in (there / "runs" / "lab" / "README.md").read_text()
+    assert "--seeds 2 --first-seed 1000" in (there / "runs" / "lab" / "sp" / "eq44.md").read_text()
 
 
 def test_it_takes_the_place_of_the_record_if_asked(there):

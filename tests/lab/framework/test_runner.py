@@ -6,7 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from itertools import combinations
 from types import SimpleNamespace
 from typing import ClassVar
@@ -19,7 +19,8 @@ from gyroscope_lab.framework.console import catalogue_text
 from gyroscope_lab.framework.figures import BROWSERS, styled, write_figure
 from gyroscope_lab.framework.not_held import KINDS, reason_of
 from gyroscope_lab.framework.papers import DRAWINGS, OURS, PAPERS, SETTINGS, TO_DO
-from gyroscope_lab.framework.results import ExperimentRecord, counts_table, describe, write_readme, write_record
+from gyroscope_lab.framework.results import ExperimentRecord, describe, write_record
+from gyroscope_lab.framework.results_pages import write_pages
 from gyroscope_lab.framework.runner import read_result
 from gyroscope_lab.framework.trials import run_trials
 from rich.console import Console
@@ -247,8 +248,8 @@ def test_the_record_of_an_experiment_that_was_removed_is_listed_and_shown(finish
     assert (code, err) == (0, "")
     assert "Cannot be run: removed, measured by commit" in " ".join(out.split())
     assert "holds" in out
-    write_readme(tmp_path)
-    section = (tmp_path / "README.md").read_text().partition("### beyond/gone")[2]
+    write_pages(tmp_path)
+    section = (tmp_path / "beyond" / "gone.md").read_text()
     assert "Removed · n = 2" in section
     assert "lab run" not in section
     assert shell(capsys, "lab", "run", "beyond/gone", "--out", tmp_path)[0] == 2
@@ -269,9 +270,8 @@ def test_a_claim_that_does_not_hold_or_is_undecided_is_shown_as_such(outcome, co
     data["claims"][0]["outcome"] = outcome
     (tmp_path / "sp").mkdir()
     (tmp_path / "sp" / "eq44.json").write_text(json.dumps(data))
-    write_readme(tmp_path)
-    assert f"| **{outcome}** |" in (tmp_path / "README.md").read_text()
-    assert f"All claims: {counted}." in (tmp_path / "README.md").read_text()
+    write_pages(tmp_path)
+    assert f"| **{outcome}** |" in (tmp_path / "sp" / "eq44.md").read_text()
     assert outcome in shell(capsys, "lab", "show", "sp/eq44", "--out", tmp_path)[1]
     printed = io.StringIO()
     Console(width=200, file=printed).print(catalogue_text(tmp_path))  # wide, so that no line is broken
@@ -307,30 +307,15 @@ def test_a_record_whose_config_has_classes_in_it_is_judged_again(name):
     assert experiment.plot(result).data
 
 
-def test_claims_of_the_papers_and_ours_are_counted_apart():
-    def record(id, *sentences):
-        claims = [asdict(at_most(sentence, 1.0, [0.5])) for sentence in sentences]
-        return ExperimentRecord({"id": id, "claims": claims, "size": "quick"})
-
-    sentences = ("a", "b (ours)", "c (exact, ours)", "d, ours is lower (87)")
-    records = [record("sp/eq44", *sentences), record("re/fig4", "e", "f"), record("beyond/one_law", "g")]
-    lines = counts_table(records).splitlines()[2:]
-    assert lines == [
-        "| of the papers, on simulated weights (quick size) | 2 | 0 | 0 |",
-        "| of the papers, on trained networks (quick size) | 2 | 0 | 0 |",
-        "| ours | 3 | 0 | 0 |",
-    ]
-
-
 def test_every_trial_of_ours_has_a_line_with_its_commit_and_every_named_record_exists():
     results = LAB.parents[1] / "results"
     page = (results / "ours.md").read_text(encoding="utf-8")
-    named = re.findall(r"\]\((\w+/\w+)\.json\)", page)
+    named = re.findall(r"\]\((\w+/\w+)\.md\)", page)
     records = {f"{paper}/{path.stem}" for paper in OURS for path in (results / paper).glob("*.json")}
     assert len(named) == len(set(named))
     assert set(named) == records
-    for line in (line for line in page.splitlines() if ".json" in line):
-        trials = re.findall(r"\]\((\w+/\w+)\.json\)", line)
+    for line in (line for line in page.splitlines() if re.search(r"\]\(\w+/\w+\.md\)", line)):
+        trials = re.findall(r"\]\((\w+/\w+)\.md\)", line)
         assert ("\\*" in line.partition(" | ")[0]) == any(name not in catalogue() for name in trials)
         for name in trials:
             assert ExperimentRecord.read(results, name).data["commit"][:10] in line
