@@ -350,8 +350,8 @@ RE = (
         Verdict.IN_PART,
         (
             Number(
-                "loss over AdamW's, GPT: {}",
-                "GPT: loss of special variant, best shot, over its base's",
+                "loss over AdamW's, zero-shot, GPT: {}",
+                "GPT: loss of rotational AdamW, zero-shot, over its base's",
             ),
             Number(
                 "vision transformer: {}",
@@ -367,11 +367,11 @@ RE = (
         Verdict.IN_PART,
         (
             Number(
-                "loss over SGDM's: {}",
+                "loss over SGDM's, zero-shot: {} (limit 1.005)",
                 "ResNet: loss of rotational SGDM, zero-shot, over its base's",
             ),
             Number(
-                "over Lion's: {} (better)",
+                "over Lion's: {}",
                 "ResNet: loss of rotational Lion, zero-shot, over its base's",
             ),
         ),

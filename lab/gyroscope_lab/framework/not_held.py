@@ -1,13 +1,14 @@
 """Why claims do not hold: one sentence for each, by experiment and by a part of the claim's sentence.
 
 Every sentence begins with a kind: the experiment is too small for the paper's effect, the paper's premise fails here,
-or the claim is not the paper's. "Probably" marks a reason that no experiment here has tested.
+the claim is not the paper's, or the opposite was seen and nobody has tested why. "Probably" marks a reason that no
+experiment here has tested.
 """
 
 from gyroscope_lab.framework.claims import Claim
 from gyroscope_lab.framework.papers import OURS
 
-KINDS = ("Too small: ", "The paper's premise: ", "Not the paper's claim: ")
+KINDS = ("Too small: ", "The paper's premise: ", "Not the paper's claim: ", "The opposite at this size")
 
 # Sentences that several experiments share.
 _WORSE = (
@@ -17,6 +18,7 @@ _WORSE = (
 _OURS_OF_TABLES = (
     "Not the paper's claim: the paper neither follows the base's forecast nor starts from equilibrium norms."
 )
+_OPPOSITE = "The opposite at this size."
 _LAGGING = "Too small: lr falls so fast that norms probably lag behind their equilibrium, which falls with it."
 _NOT_SETTLED = "Too small: layers had probably not settled when they were measured."
 _GRADIENTS_GROW = (
@@ -36,8 +38,8 @@ WHY_NOT: dict[str, dict[str, str]] = {
     "re/fig3": {"norm over prediction": _LAGGING},
     "re/fig10": {
         "": (
-            "Too small: in a GPT of two narrow layers gradients shrink feed-forward layers, at the paper's learning "
-            "rate and weight decay too. Queries, keys, values and the attention's output do what the paper shows."
+            "The opposite at this size: in a GPT of two narrow layers gradients shrink feed-forward layers, at the "
+            "paper's learning rate and weight decay too. Attention does what the paper shows."
         ),
     },
     "re/fig11": {
@@ -77,7 +79,7 @@ WHY_NOT: dict[str, dict[str, str]] = {
         ),
     },
     "sp/fig3": {"": "Not the paper's claim: the paper says small and draws it, and the bounds are ours."},
-    "sp/table2": {"": _LEARNS_FASTEST},
+    "sp/table2": {"": _OPPOSITE},
     "sp/table5": {"": _LEARNS_FASTEST},
     "ct/fig2": {
         "if and only if β1² > β2": (
@@ -91,7 +93,7 @@ WHY_NOT: dict[str, dict[str, str]] = {
             "the same way."
         ),
     },
-    "ct/fig6": {"": _K_ADAM},
+    "ct/fig6": {"": _OPPOSITE},
     "ct/fig7": {
         "bound (5)": "The paper's premise: (5) has sqrt(n) where it needs sqrt(n+1), which is 1.41 times it at n = 1.",
     },

@@ -4,17 +4,18 @@ The base has the best of three learning rates. They are a factor of 4 apart, whi
 that are not judged choose it. "Zero-shot" is the variant at the base's learning rate, and "best shot" the variant at
 the best of its own three. A variant is as good as its base if its loss is at most 0.5 % higher, and its accuracy at
 most 0.01 lower: a better variant holds too. If seeds choose one learning rate for both shots, they are one row. The
-special variant has the direction of Adam with L2 and the angle of AdamW, at the variant's best shot. We added variants that rotate as their base is forecast to (`gyro.optim.follow`), equilibrium norms
-at the start for both, and a GPT without the paper's gains. Differences from the paper: ResNet-8 on a part of CIFAR-10
-of 8 × 8 pixels, a vision transformer of two narrow layers instead of DeiT, and a GPT of two narrow layers on
-Shakespeare. An encoder–decoder of two narrow layers on German and English number words replaces Transformer-S on
-IWSLT'14. There is no ImageNet. Quick runs have hundreds of steps. Medium runs have 2,000 steps (ResNet) and 1,500
-(others), 7 to 10 times 1/(lr·wd), the time in which a norm adapts (paper: 12 to 39). They leave out Transformer-S,
-which learns number words suddenly, at a different step for each seed. Scores have a spread of 0.2 before that step and
-none after it. The score is the loss on held-out data. The paper reports perplexity, which is its exponential, and BLEU.
-The loss is per character in quick runs and per byte pair in medium ones. The paper's Transformer-S has a weight decay
-of 1e-4, at which its variant hardly rotates (zero-shot BLEU is 19.9, AdamW's is 34.6). Here all arms have a weight
-decay at which norms settle. At the paper's size it is that of the paper's best shot, 0.2.
+special variant has the direction of Adam with L2 and the angle of AdamW, at the variant's best shot. We added variants
+that rotate as their base is forecast to (`gyro.optim.follow`), equilibrium norms at the start for both, and a GPT
+without the paper's gains. Differences from the paper: ResNet-8 on a part of CIFAR-10 of 8 × 8 pixels, a vision
+transformer of two narrow layers instead of DeiT, and a GPT of two narrow layers on Shakespeare. An encoder–decoder of
+two narrow layers on German and English number words replaces Transformer-S on IWSLT'14. There is no ImageNet. Quick
+runs have hundreds of steps. Medium runs have 2,000 steps (ResNet) and 1,500 (others), 7 to 10 times 1/(lr·wd), the time
+in which a norm adapts (paper: 12 to 39). They leave out Transformer-S, which learns number words suddenly, at a
+different step for each seed. Scores have a spread of 0.2 before that step and none after it. The score is the loss on
+held-out data. The paper reports perplexity, which is its exponential, and BLEU. The loss is per character in quick runs
+and per byte pair in medium ones. The paper's Transformer-S has a weight decay of 1e-4, at which its variant hardly
+rotates (zero-shot BLEU is 19.9, AdamW's is 34.6). Here all arms have a weight decay at which norms settle. At the
+paper's size it is that of the paper's best shot, 0.2.
 """
 
 from collections.abc import Mapping
