@@ -12,9 +12,9 @@ from torch.optim import Optimizer
 from gyroscope_lab.beyond._free_norms_arms import Point, Settings
 from gyroscope_lab.framework.arms import LOST, capped_loss
 from gyroscope_lab.training import TrainConfig
+from gyroscope_lab.training.by_name import prepare_weights
 from gyroscope_lab.training.optimizers import make_optimizers
 from gyroscope_lab.training.problems import Problem, make_problem
-from gyroscope_lab.training.start import prepare_weights
 
 # Steps between two checks that the loss is finite.
 FINITE_EVERY = 10
