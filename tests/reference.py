@@ -114,6 +114,9 @@ class CoupledDirection:
     def fraction(self, g, G, state, t):
         raise NotImplementedError
 
+    def noise_average(self, t):
+        return 1.0, 1.0
+
     def average(self, g, state, beta, name="m"):
         state[name] = beta * state.get(name, 0) + (1 - beta) * g
         return state[name]
@@ -127,6 +130,8 @@ class CoupledDirection:
 
 class AdamL2Direction(CoupledDirection):
     """m̂/(√v̂ + ε)."""
+
+    noise_average = AdamWDirection.noise_average
 
     def __init__(self, betas=(0.9, 0.999), amsgrad=False):
         super().__init__(betas)

@@ -12,6 +12,7 @@ from gyroscope.optim._engine.compiled import Compile
 from gyroscope.optim._engine.optimizer import EngineOptimizer
 from gyroscope.optim._engine.steps import Group, InnerRule, Step, Vectors
 from gyroscope.optim.formulas import Norms
+from gyroscope.optim.model_start import NormRecord, Start, add_gains, set_norms_
 from gyroscope.optim.rotation import rotation
 from gyroscope.optim.rotation_options import Centring, UpdateAverage, check_rotational
 from gyroscope.theory.law import Correlation
@@ -39,11 +40,11 @@ class RotationalAdamW(EngineOptimizer):
     lr                   as AdamW's. The angle is proportional to sqrt(lr)
     betas, eps           as AdamW's. Moments are float32 or better
     weight_decay         sets the angle, and decays the weights that do not rotate. Above 0 if anything rotates
-    beta                 of the average of ‖Δ⊥‖² that scales updates (RE: 0.99)
-    update_average       "plain": RE's average, which lags: rotation is 0.8 of η_r at steps 50 to 100, and less while
-                         updates shrink. "noise": it corrects for a momentum that is still filling, and forgets faster,
-                         so that both stay within 5 % (`gyroscope.optim.update_average`). If all gradients are aligned,
-                         the first 30 steps rotate 1.08 times too far, and 1.2 times at most
+    beta                 of the average of ‖Δ⊥‖² that scales updates, at most (RE: 0.99)
+    update_average       "noise": the average of ‖Δ⊥‖² corrects for a momentum that is still filling, and forgets fast,
+                         so that rotation stays within 5 % of η_r (`gyroscope.optim.update_average`). If all gradients
+                         are aligned, the first 30 steps rotate 1.08 times too far, and 1.2 times at most. "plain": RE's
+                         average, which lags: 0.8 of η_r at steps 50 to 100, and less while updates shrink
     norms                "fixed": each vector keeps its initial norm n. "free": log n follows the loss at the speed of
                          the rotation, less its drift under noise. "settling": it is also drawn to the norm of AdamW's
                          equilibrium, which forgets the initial one (docs/theory.md, "Free norms"). The state's
@@ -59,6 +60,11 @@ class RotationalAdamW(EngineOptimizer):
                          4.0. "auto": only where that pays, on CUDA and for large tensors on a CPU. If torch cannot make
                          a program, steps are eager, after one warning
     stochastic_rounding  round bfloat16 and float16 weights stochastically, so that small angles are not lost
+    gain                 add a learnable gain to each weight vector of the model (`gyro.nn.add_gain`), for a loss that
+                         depends on norms which are fixed. `gyro.nn.fold` removes it after training
+    start                "equilibrium": start the model at the norms of AdamW's equilibrium (`to_equilibrium_`)
+    start_from           a run of any optimizer, opened by `gyro.store.open_run`: start each weight of the model at
+                         the norm at which it ended
 
     >>> model = nn.Sequential(nn.Embedding(9, 8), nn.Linear(8, 4))
     >>> optimizer = RotationalAdamW(model, lr=1e-3, weight_decay=0.1)
@@ -75,14 +81,19 @@ class RotationalAdamW(EngineOptimizer):
         weight_decay: float = 0.1,
         *,
         beta: float = 0.99,
-        update_average: UpdateAverage = "plain",
+        update_average: UpdateAverage = "noise",
         norms: Norms = "fixed",
         centre: Centring = True,
         granularity: Granularity = "neuron",
         compile: Compile = False,
         stochastic_rounding: bool = False,
+        gain: bool = False,
+        start: Start = "initial",
+        start_from: NormRecord | None = None,
     ) -> None:
+        add_gains(params, gain, start, start_from)
         super().__init__(params, locals())
+        set_norms_(self, params, start, start_from)
 
     def _check(self, group: Group) -> None:
         check_betas(group["betas"])

@@ -13,6 +13,7 @@ from gyroscope.optim._engine.compiled import Compile
 from gyroscope.optim._engine.optimizer import EngineOptimizer
 from gyroscope.optim._engine.steps import Group, InnerRule, Step, Vectors, plain
 from gyroscope.optim.formulas import Norms, Number, average_
+from gyroscope.optim.model_start import NormRecord, Start, add_gains, set_norms_
 from gyroscope.optim.rotation import rotation
 from gyroscope.optim.rotation_options import Centring, UpdateAverage, check_rotational
 from gyroscope.theory.rules import lion
@@ -66,6 +67,7 @@ class RotationalLion(EngineOptimizer):
     lr, betas                 as Lion's. The angle is proportional to sqrt(lr)
     weight_decay              sets the angle, and decays weights that do not rotate (1.0: Lion's lr is below AdamW's)
     beta, update_average, norms, centre, granularity, compile, stochastic_rounding    as RotationalAdamW's
+    gain, start, start_from   as RotationalAdamW's
 
     >>> import torch
     >>> layer = torch.nn.Linear(8, 4)
@@ -81,14 +83,19 @@ class RotationalLion(EngineOptimizer):
         weight_decay: float = 1.0,
         *,
         beta: float = 0.99,
-        update_average: UpdateAverage = "plain",
+        update_average: UpdateAverage = "noise",
         norms: Norms = "fixed",
         centre: Centring = True,
         granularity: Granularity = "neuron",
         compile: Compile = False,
         stochastic_rounding: bool = False,
+        gain: bool = False,
+        start: Start = "initial",
+        start_from: NormRecord | None = None,
     ) -> None:
+        add_gains(params, gain, start, start_from)
         super().__init__(params, locals())
+        set_norms_(self, params, start, start_from)
 
     def _check(self, group: Group) -> None:
         check_betas(group["betas"])

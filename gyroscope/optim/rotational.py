@@ -109,7 +109,7 @@ class Rotational(EngineOptimizer):
         angular_update: Angle | None = None,
         mode: Literal["equilibrium", "hyperball"] = "equilibrium",
         beta: float = 0.99,
-        update_average: UpdateAverage = "plain",
+        update_average: UpdateAverage = "noise",
         norms: Norms = "fixed",
         centre: Centring = True,
         granularity: Granularity | None = None,
@@ -370,7 +370,8 @@ class Rotational(EngineOptimizer):
             for key in saved.keys() & set(ROTATION_ROWS):
                 self.state[p][key] = restored(saved[key], p, Split.of(group))
             # The momentum of an inner state alone has been filling since its own first step.
-            count = saved.get("turns", saved.get("step") if group["update_average"] == "noise" else None)
+            fills = group["update_average"] == "noise" and Split.of(group).rotates(p.shape)
+            count = saved.get("turns", saved.get("step") if fills else None)
             if count is not None:
                 self.state[p]["turns"] = torch.tensor(float(count))
         for after in list(self._optimizer_load_state_dict_post_hooks.values()):

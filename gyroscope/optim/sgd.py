@@ -13,6 +13,7 @@ from gyroscope.optim._engine.compiled import Compile
 from gyroscope.optim._engine.optimizer import EngineOptimizer
 from gyroscope.optim._engine.steps import Group, InnerRule, Step, Vectors
 from gyroscope.optim.formulas import Norms, Number
+from gyroscope.optim.model_start import NormRecord, Start, add_gains, set_norms_
 from gyroscope.optim.rotation import rotation
 from gyroscope.optim.rotation_options import Centring, UpdateAverage, check_rotational
 from gyroscope.theory.rules import sgdm
@@ -32,6 +33,7 @@ class RotationalSGD(EngineOptimizer):
     lr, momentum, nesterov    as SGD's. The angle is proportional to sqrt(lr)
     weight_decay              sets the angle, and is the L2 of weights that do not rotate (5e-4: usual for convolutions)
     beta, update_average, norms, centre, granularity, compile, stochastic_rounding    as RotationalAdamW's
+    gain, start, start_from   as RotationalAdamW's
 
     >>> import torch
     >>> layer = torch.nn.Linear(8, 4)
@@ -48,14 +50,19 @@ class RotationalSGD(EngineOptimizer):
         weight_decay: float = 5e-4,
         *,
         beta: float = 0.99,
-        update_average: UpdateAverage = "plain",
+        update_average: UpdateAverage = "noise",
         norms: Norms = "fixed",
         centre: Centring = True,
         granularity: Granularity = "neuron",
         compile: Compile = False,
         stochastic_rounding: bool = False,
+        gain: bool = False,
+        start: Start = "initial",
+        start_from: NormRecord | None = None,
     ) -> None:
+        add_gains(params, gain, start, start_from)
         super().__init__(params, locals())
+        set_norms_(self, params, start, start_from)
 
     def _check(self, group: Group) -> None:
         check_fraction("momentum", group["momentum"])

@@ -1,4 +1,4 @@
-"""An average of squared update lengths for noise, as an alternative to RE's (docs/theory.md, "Rotational variants").
+"""An average of squared update lengths that does not lag, in the place of RE's (docs/theory.md, "Rotational variants").
 
 RE Algorithm 1 averages ‖Δ⊥‖² with β = 0.99. Two things make that average too large, so that rotation is below its
 angle. First, updates are longer while a momentum fills. Adam's first ones are up to √19 times as long as later ones.

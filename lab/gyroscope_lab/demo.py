@@ -33,6 +33,7 @@ from gyroscope.tools import Array, write_text
 from gyroscope_lab.demo_text import closing_sentence, loss_figure, loss_table
 from gyroscope_lab.networks.registry import image_network
 from gyroscope_lab.tasks import digits
+from gyroscope_lab.training.optimizers import ALGORITHM_1
 
 LRS = (0.01, 0.03, 0.1, 0.3)
 TRACKED_LR = 0.03
@@ -116,7 +117,7 @@ def make(name: str, lr: float, seed: int) -> tuple[nn.Module, Optimizer]:
     groups = param_groups(model, weight_decay=WEIGHT_DECAY)
     if name == "sgd":
         return model, torch.optim.SGD(groups, lr=lr, momentum=MOMENTUM)
-    return model, RotationalSGD(groups, lr=lr, momentum=MOMENTUM, weight_decay=WEIGHT_DECAY, beta=BETA)
+    return model, RotationalSGD(groups, lr=lr, momentum=MOMENTUM, weight_decay=WEIGHT_DECAY, beta=BETA, **ALGORITHM_1)
 
 
 def _cosine(optimizer: Optimizer, steps: int) -> LambdaLR:

@@ -41,11 +41,13 @@ def row(cls, options, twin, moments, rotates=True, name="", keeps_norms=True):
     return Row(name or cls.__name__, make, twin, moments, rotates, keeps_norms=keeps_norms)
 
 
-def turned(direction, lr, wd, **options):
-    return partial(reference.RotationalTwin, direction=direction, lr=lr, wd=wd, **options)
+def turned(direction, lr, wd, noise=True, **options):
+    return partial(reference.RotationalTwin, direction=direction, lr=lr, wd=wd, noise=noise, **options)
 
 
 ADAMW = {"lr": 2e-3, "weight_decay": 0.1}
+# RE Algorithm 1.
+PLAIN = {"update_average": "plain"}
 ADAMH = {"lr": 1e-2, "weight_decay": 0.0}
 SGD = {"lr": 0.1, "weight_decay": 1e-3}
 STAR = {"lr": 0.7, "betas": (0.0, 0.99), "v0": 50.0, "eps": 1e-30}
@@ -65,17 +67,17 @@ CATALOGUE = [
     row(optim.RotationalLion, LION, turned(reference.LionDirection(), 2e-4, 1.0), 1),
     row(
         optim.RotationalAdamW,
-        {**ADAMW, "update_average": "noise"},
-        turned(reference.AdamWDirection(), 2e-3, 0.1, noise=True),
+        {**ADAMW, **PLAIN},
+        turned(reference.AdamWDirection(), 2e-3, 0.1, noise=False),
         2,
-        name="RotationalAdamW-noise",
+        name="RotationalAdamW-plain",
     ),
     row(
         optim.RotationalSGD,
-        {**SGD, "nesterov": True, "update_average": "noise"},
-        turned(reference.SGDDirection(nesterov=True), 0.1, 1e-3, l2=True, noise=True),
+        {**SGD, **PLAIN, "nesterov": True},
+        turned(reference.SGDDirection(nesterov=True), 0.1, 1e-3, l2=True, noise=False),
         1,
-        name="RotationalSGD-nesterov-noise",
+        name="RotationalSGD-nesterov-plain",
     ),
     row(
         optim.RotationalAdamW,
@@ -87,16 +89,16 @@ CATALOGUE = [
     ),
     row(
         optim.RotationalAdamW,
-        {**ADAMW, "norms": "settling", "update_average": "noise"},
-        turned(reference.AdamWDirection(), 2e-3, 0.1, norms="settling", noise=True),
+        {**ADAMW, "norms": "settling"},
+        turned(reference.AdamWDirection(), 2e-3, 0.1, norms="settling"),
         2,
         keeps_norms=False,
         name="RotationalAdamW-settling",
     ),
     row(
         optim.RotationalSGD,
-        {**SGD, "nesterov": True, "norms": "settling"},
-        turned(reference.SGDDirection(nesterov=True), 0.1, 1e-3, l2=True, norms="settling"),
+        {**SGD, **PLAIN, "nesterov": True, "norms": "settling"},
+        turned(reference.SGDDirection(nesterov=True), 0.1, 1e-3, l2=True, noise=False, norms="settling"),
         1,
         keeps_norms=False,
         name="RotationalSGD-settling",

@@ -27,6 +27,8 @@ SPLIT_OPTIONS: Group = {"granularity": "neuron", "axis": 0, "group_size": 1}
 TORCH_ONLY = {"foreach", "fused", "capturable", "differentiable", "decoupled_weight_decay"}
 # Options of torch's optimizers that would change the step, and that no optimizer here has.
 REFUSED = {"amsgrad", "maximize", "dampening"}
+# Arguments of constructors that are no options of groups.
+NO_OPTIONS = {"self", "params", "inner", "__class__", "gain", "start", "start_from"}
 OTHER_NAMES = {"learning_rate": "lr", "wd": "weight_decay", "l2": "weight_decay", "beta1": "betas", "beta2": "betas"}
 
 
@@ -201,7 +203,7 @@ def in_model_order(params: Any) -> list[Tensor]:
 
 def options_of(arguments: Group) -> Group:
     """Return the arguments of a constructor that are options of groups. `super()` adds a __class__ to locals()."""
-    return {name: value for name, value in arguments.items() if name not in ("self", "params", "inner", "__class__")}
+    return {name: value for name, value in arguments.items() if name not in NO_OPTIONS}
 
 
 def merged(saved: Group, present: Group, name: str) -> Group:

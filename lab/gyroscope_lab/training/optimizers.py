@@ -19,6 +19,9 @@ from gyroscope_lab.framework.named_options import Options, split_options
 from gyroscope_lab.training.config import TrainConfig
 
 Group = dict[str, Any]
+# RE's Algorithm 1, which the papers' experiments repeat. Here a rotational optimizer has this form, unless the options
+# after its name say otherwise: rotational-adamw:update_average=noise,norms=settling.
+ALGORITHM_1 = {"update_average": "plain", "norms": "fixed"}
 # The last layer of every network here.
 HEAD = r"^head\.weight$"
 
@@ -56,6 +59,7 @@ def _known(spec: OptimizerSpec) -> OptimizerChoice:
     settings = dict(spec.typical)
     lr = settings.pop("lr")
     weight_decay = settings.pop("weight_decay")
+    settings |= ALGORITHM_1 if spec.keeps_norms else {}
     make = partial(spec.load(), **settings) if settings else spec.load()
     return OptimizerChoice(make, lr, weight_decay)
 
@@ -151,7 +155,7 @@ def _special_variant(
 ) -> Optimizer:
     """Return an optimizer with directions of Adam with L2 and angles of AdamW at the same settings (RE section 3)."""
     inner = torch.optim.Adam(groups, lr=lr, weight_decay=weight_decay, betas=betas)
-    return gyro.optim.Rotational(inner, angular_update=AdamW(lr, weight_decay, betas), beta=beta)
+    return gyro.optim.Rotational(inner, angular_update=AdamW(lr, weight_decay, betas), beta=beta, **ALGORITHM_1)
 
 
 def _imbalanced(
@@ -165,7 +169,7 @@ def _imbalanced(
     factor: float = 10.0,
 ) -> Optimizer:
     """Return RotationalAdamW in which shares of the vectors rotate slower and faster by a factor (RE Figure 12)."""
-    optimizer = gyro.optim.RotationalAdamW(groups, lr=lr, weight_decay=weight_decay, betas=betas)
+    optimizer = gyro.optim.RotationalAdamW(groups, lr=lr, weight_decay=weight_decay, betas=betas, **ALGORITHM_1)
     splits = [(p, Split.of(group)) for group in optimizer.param_groups for p in group["params"]]
     # The place is the seed, so that equal shapes draw different vectors.
     optimizer.angle_factors = {

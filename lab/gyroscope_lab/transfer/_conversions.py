@@ -1,7 +1,7 @@
 """Settings converted from tuned AdamW to another optimizer, and back, layer by layer, with the runs that use them."""
 
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ from gyroscope import theory
 from gyroscope.theory import UpdateRule
 from gyroscope.theory.scaling import TransferSettings
 from gyroscope_lab.framework.experiment import Trial
+from gyroscope_lab.training.optimizers import ALGORITHM_1
 from gyroscope_lab.transfer._networks import Problem, Tuned, make_problem
 from gyroscope_lab.transfer._training import FIRST_TUNING_SEED, Group, adamw, groups_of, train
 
@@ -108,7 +109,7 @@ def _split(groups: list[Group], optimizer: str) -> tuple[list[Group], list[Group
 def _converted(tuned: Tuned, name: str, groups: list[Group]) -> tuple[Optimizer, float]:
     """Return the optimizer with converted settings of each layer, and the power of its schedule."""
     if name in ("AdamW", "RotationalAdamW"):
-        make = torch.optim.AdamW if name == "AdamW" else gyro.optim.RotationalAdamW
+        make = torch.optim.AdamW if name == "AdamW" else partial(gyro.optim.RotationalAdamW, **ALGORITHM_1)
         return make(groups, lr=tuned.lr, weight_decay=tuned.weight_decay, betas=tuned.betas), 1.0
     if name == "Hyperball":
         match = theory.match(tuned.rule, theory.Hyperball, betas=tuned.betas)
