@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from gyroscope_lab.beyond import _free_norms_cells, free_norms, free_norms_width
+from gyroscope_lab.beyond import _free_norms_cells, free_norms, free_norms_decision, free_norms_width
 from gyroscope_lab.beyond._free_norms_arms import ADAMW, CONTROLS, LION, MAIN, SGD, Point
 from gyroscope_lab.beyond._free_norms_cells import CHOOSING_SEEDS, FIRST_JUDGED_SEED, Cell, Config, trainings_of
 from gyroscope_lab.beyond._free_norms_search import ADAMW_SEARCH, DECAYS, MOST_DECAY, Search
@@ -193,6 +193,30 @@ def test_loss_above_the_margin_is_judged_so(change, outcome):
     values = {"loss": loss, "neighbours": np.full((3, 2, 6), np.nan), "without_warmup": missing, "equal_time": missing}
     (claim,) = free_norms.claims(Result(Config(SETTINGS, ARMS, SMALL), values))
     assert claim.outcome == outcome
+
+
+def test_the_decision_is_made_from_the_trainings_of_the_networks(tmp_path, monkeypatch):
+    by_optimizer = {"AdamW": 0.0, "fixed": 0.1, "free": -0.1, "settling": -0.2}
+    calls = []
+
+    def training(settings, point, seed, report):
+        calls.append(seed)
+        (arm,) = (name for name, each in MAIN.items() if each["optimizer"] == settings["optimizer"])
+        return {"loss": 1 + by_optimizer[arm] + 1e-3 * seed, "seconds": 1.0}
+
+    monkeypatch.setattr(_free_norms_cells, "train", training)
+    networks = {name: config(tmp_path, arms=MAIN, store=str(tmp_path / name)) for name in ("gpt", "mlp")}
+    made = free_norms_decision.DecisionConfig(networks, seeds=2)
+    result = run_trials(free_norms_decision, made)
+    assert decide(free_norms_decision.differences(result))[0] == "settling"
+    outcomes = {claim.sentence: claim.holds for claim in free_norms_decision.claims(result)}
+    assert outcomes["fixed: networks on which it may cost 0.01 nats"] is False
+    assert outcomes["settling: networks on which it may cost 0.01 nats"] is True
+    assert outcomes["MLP without norms: free minus AdamW, nats"] is True
+    assert "settling" in free_norms_decision.plot(result).layout.title.text
+    calls.clear()
+    run_trials(free_norms_decision, made)
+    assert calls == []
 
 
 def test_wider_networks_have_the_settings_of_the_narrow_one(tmp_path, monkeypatch):
