@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from gyroscope_lab.beyond import _free_norms_cells, free_norms, free_norms_decision, free_norms_width
+from gyroscope_lab.beyond import _free_norms_cells, free_norms, free_norms_decision, free_norms_near, free_norms_width
 from gyroscope_lab.beyond._free_norms_arms import ADAMW, CONTROLS, LION, MAIN, SGD, Point
 from gyroscope_lab.beyond._free_norms_cells import CHOOSING_SEEDS, FIRST_JUDGED_SEED, Cell, Config, trainings_of
 from gyroscope_lab.beyond._free_norms_search import ADAMW_SEARCH, DECAYS, MOST_DECAY, Search
@@ -25,7 +25,7 @@ ARMS = {"AdamW": ADAMW, "other": {"optimizer": "adamw", "betas": (0.8, 0.9)}}
 
 
 def config(tmp_path, **changes: Any) -> Config:
-    whole = Config(SETTINGS, ARMS, SMALL, seeds=3, neighbour_seeds=2, extra_seeds=2, store=str(tmp_path / "a.jsonl"))
+    whole = Config(SETTINGS, ARMS, SMALL, seeds=3, store=str(tmp_path / "a.jsonl"))
     return replace(whole, **changes)
 
 
@@ -69,7 +69,7 @@ def test_a_store_that_was_killed_in_a_line_loses_that_line_only(tmp_path):
 def test_nothing_is_trained_twice_and_a_killed_run_goes_on(tmp_path, monkeypatch):
     made = config(tmp_path)
     trained: list[tuple[Point, int, int]] = []
-    killed_after = 5
+    killed_after = 3
 
     def training(settings, point, seed, report):
         if len(trained) == killed_after:
@@ -80,11 +80,11 @@ def test_nothing_is_trained_twice_and_a_killed_run_goes_on(tmp_path, monkeypatch
     monkeypatch.setattr(_free_norms_cells, "train", training)
     with pytest.raises(KeyboardInterrupt):
         free_norms.measure(Trial(made, 0, "AdamW"))
-    assert len(trainings_of(made)) == 5
+    assert len(trainings_of(made)) == 3
     killed_after = 100
     free_norms.measure(Trial(made, 0, "AdamW"))
     free_norms.measure(Trial(made, 0, "AdamW"))
-    assert len(trained) == len(set(trained)) > 5
+    assert len(trained) == len(set(trained)) > 3
 
 
 def test_settings_are_chosen_by_other_seeds_than_those_that_judge(tmp_path, monkeypatch):
@@ -154,17 +154,22 @@ def test_a_network_trains_draws_judges_and_has_a_table(tmp_path):
     made = config(tmp_path)
     result = run_trials(free_norms, made)
     assert result["loss"].shape == (3, 2)
-    assert np.isfinite(result["neighbours"][:2]).all()
-    assert np.isnan(result["neighbours"][2]).all()
-    assert np.isfinite(result["without_warmup"][:2]).all()
-    assert (result["time_ratio"][:2] > 0).all()
     assert free_norms.plot(result).data
-    sentences = [claim.sentence for claim in free_norms.claims(result)]
-    assert len(set(sentences)) == len(sentences) == 4
+    assert [claim.measured.n for claim in free_norms.claims(result)] == [3]
+    near = run_trials(free_norms_near, replace(made, seeds=2))
+    np.testing.assert_array_equal(near["loss"], result["loss"][:2])
+    assert np.isfinite(near["neighbours"]).all()
+    assert near["neighbours"].shape == (2, 2, 6)
+    assert (near["time_ratio"] > 0).all()
+    np.testing.assert_array_equal(near["equal_time"][:, 0], near["loss"][:, 0])
+    assert free_norms_near.plot(near).data
+    sentences = [claim.sentence for claim in free_norms_near.claims(near)]
+    assert len(set(sentences)) == len(sentences) == 5
     write_table(tmp_path / "table.md", {"free_norms_digits": made})
     row = read_row(made, "other")
     assert row is not None
     np.testing.assert_allclose(row.loss, result["loss"][:, 1], rtol=1e-6)
+    np.testing.assert_allclose(row.neighbours, near["neighbours"][:, 1, :2], rtol=1e-6)
     line = f"| other | {row.best.lr:g} | {row.best.weight_decay:g} | {row.best.others:g} | 2 | {row.loss.mean():.4f} |"
     assert line in (tmp_path / "table.md").read_text(encoding="utf-8")
 
@@ -188,9 +193,7 @@ def test_a_table_of_an_unfinished_trial_has_what_is_finished(tmp_path):
 )
 def test_loss_above_the_margin_is_judged_so(change, outcome):
     noise = np.array([-1e-3, 0.0, 1e-3])
-    missing = np.full((3, 2), np.nan)
-    loss = np.stack([1 + 0 * noise, 1 + change + noise], axis=1)
-    values = {"loss": loss, "neighbours": np.full((3, 2, 6), np.nan), "without_warmup": missing, "equal_time": missing}
+    values = {"loss": np.stack([1 + 0 * noise, 1 + change + noise], axis=1)}
     (claim,) = free_norms.claims(Result(Config(SETTINGS, ARMS, SMALL), values))
     assert claim.outcome == outcome
 

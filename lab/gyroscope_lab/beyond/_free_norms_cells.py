@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from math import nan
 from pathlib import Path
 
 import numpy as np
@@ -23,21 +22,17 @@ Report = Callable[[float], None]
 class Config:
     """A network and its arms.
 
-    settings         settings of `TrainConfig` that all arms share
-    arms             those of each arm. The first is the reference
-    search           how the best settings of every arm are found
-    seeds            judged seeds of the best settings
-    neighbour_seeds  judged seeds of its neighbours
-    extra_seeds      judged seeds without warmup, and of runs that take the process time of the reference
-    store            file of the finished trainings, or None for memory
+    settings  settings of `TrainConfig` that all arms share
+    arms      those of each arm. The first is the reference
+    search    how the best settings of every arm are found
+    seeds     judged seeds
+    store     file of the finished trainings, or None for memory
     """
 
     settings: Settings
     arms: dict[str, Settings]
     search: Search
     seeds: int = 12
-    neighbour_seeds: int = 5
-    extra_seeds: int = 0
     store: str | None = None
 
     @property
@@ -92,11 +87,6 @@ class Cell:
         settings = {**self.settings, **changes}
         key = {**settings, **point._asdict(), "seed": seed}
         return self._measured(key, lambda: train(settings, point, seed, self.report))["loss"]
-
-    def neighbour_losses(self, best: Point, seed: int) -> list[float]:
-        """Return the losses next to the best settings, two for each axis. A point beyond the limits has NaN."""
-        near = self.search.neighbours(best)
-        return [nan if point is None else self.loss(point, seed) for point in near]
 
     def time_ratio(self) -> float:
         """Return the process time of a step over that of the reference."""

@@ -65,7 +65,7 @@ class Row:
     """Settings that the search tried."""
     loss: Array
     neighbours: Array
-    """Losses next to the best settings, (seeds, neighbours)."""
+    """Losses at half and twice the best learning rate, (seeds, 2)."""
     without_warmup: Array
     equal_time: Array
     time_ratio: float | None
@@ -84,15 +84,16 @@ def read_row(config: Config, arm: str) -> Row | None:
         best = cell.search.best(loss)
     except NotMeasuredError:
         return None
+    lr_neighbours = [best._replace(lr=factor * best.lr) for factor in (0.5, 2.0)]
     return Row(
         arm,
         best,
         len(tried),
         _finished(config.seeds, lambda seed: cell.loss(best, seed)),
-        _finished(config.neighbour_seeds, lambda seed: cell.neighbour_losses(best, seed)),
-        _finished(config.extra_seeds, lambda seed: cell.loss(best._replace(warmup=0.0), seed)),
-        _finished(config.extra_seeds, lambda seed: cell.equal_time_loss(best, seed)),
-        next(iter(_finished(min(config.extra_seeds, 1), lambda _: cell.time_ratio()).tolist()), None),
+        _finished(config.seeds, lambda seed: [cell.loss(point, seed) for point in lr_neighbours]),
+        _finished(config.seeds, lambda seed: cell.loss(best._replace(warmup=0.0), seed)),
+        _finished(config.seeds, lambda seed: cell.equal_time_loss(best, seed)),
+        next(iter(_finished(1, lambda _: cell.time_ratio()).tolist()), None),
     )
 
 
@@ -135,7 +136,7 @@ def _section(name: str, config: Config, rows: Mapping[str, Row]) -> Iterator[str
     for row in rows.values():
         gaps = _paired(row.loss, reference.loss)
         is_reference = row is reference
-        near = row.neighbours[:, :2] - row.loss[: len(row.neighbours), None] if len(row.neighbours) else np.array([])
+        near = row.neighbours - row.loss[: len(row.neighbours), None] if len(row.neighbours) else np.array([])
         warmup = "" if row.best.warmup == Point(1.0, 1.0).warmup else f", warmup {row.best.warmup:g}"
         yield _line(
             row.arm,
