@@ -46,8 +46,8 @@ def evidence_page(records: Mapping[str, ExperimentRecord]) -> str:
     lines = [HEAD, "| ten statements that readers quote | here | in short |\n|---|---|---|"]
     for headline in HEADLINES:
         links = ", ".join(f"[{name}]({name}.md)" for name in headline.records)
-        rows = [row for rows in ROWS.values() for row in rows if row.record in headline.records]
-        known = all(row.record in records and fits(row, records[row.record].claims) for row in rows)
+        own = [row for rows in ROWS.values() for row in rows if row.record in headline.records]
+        known = all(row.record in records and fits(row, records[row.record].claims) for row in own)
         verdict = headline.verdict if known else "?"
         lines.append(f"| {_cell(headline.statement)} | {verdict} | {headline.answer} ({links}) |")
     for paper, rows in ROWS.items():
