@@ -9,7 +9,7 @@ from gyroscope.advice.judgements import imbalance
 from gyroscope.advice.judgements.as_predicted import is_scale_sensitive, last_step_as_predicted
 from gyroscope.advice.judgements.checkpoint_drift import LayerDrift, drift
 from gyroscope.advice.judgements.failed import diverged
-from gyroscope.advice.judgements.optimizer_options import missed_angle, unstable_betas
+from gyroscope.advice.judgements.optimizer_options import unstable_betas
 from gyroscope.advice.judgements.rotation import dead_vectors, fast_last_step, fast_rotation
 from gyroscope.advice.judgements.unknown import assumptions, estimates, missing_input
 from gyroscope.advice.layer_facts import LayerFacts, Layers
@@ -39,13 +39,11 @@ def checkpoint_findings(
     every = Layers(layers)
     judged = every.where(lambda layer: layer.name not in embeddings)
     finite = judged.where(lambda layer: not lost.get(layer.name))
-    missed = list(missed_angle(finite))
     usual = finite.where(lambda layer: layer.is_comparable and not is_scale_sensitive(layer))
     findings = [
         *diverged({name: np.array([share]) for name, share in lost.items()}, every.among),
         *dead_vectors(finite),
         *unstable_betas(finite),
-        *missed,
         *fast_rotation(finite),
         *fast_last_step(finite),
         *imbalance.layer_imbalance(finite, imbalance.last_speeds(usual)),
@@ -54,7 +52,7 @@ def checkpoint_findings(
         *missing_input(missing or {}, every.among),
         *estimates(errors or {}, every.among),
     ]
-    if not missed and not any(finding.severity in ("bad", "warn") for finding in findings):
+    if not any(finding.severity in ("bad", "warn") for finding in findings):
         findings += last_step_as_predicted(finite)
     ordered = Findings([*findings, *drift(drifts)])
     return Findings(ordered, summarize(judged, ordered))

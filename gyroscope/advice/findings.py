@@ -18,7 +18,6 @@ KINDS = (
     "rising_loss",
     "unstable_betas",
     "stopped",
-    "missed_angle",
     "small_norms",
     "over_rotation",
     "fast_rotation",

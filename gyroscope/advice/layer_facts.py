@@ -22,7 +22,6 @@ State = Literal[
     "in equilibrium",  # within 10 % of it
     "falls out",  # had settled, and became too large for its learning rate
     "at its angle",  # the optimizer keeps the norm and sets the angle
-    "misses its angle",  # the same, but rotation is not what the optimizer sets
     "short",  # near its initial norm, in a run shorter than its memory
     "off equilibrium",  # further off
     "grows",  # no decay limits the norm, because steps are relative to it
@@ -30,7 +29,7 @@ State = Literal[
     "unknown",  # without a prediction to compare with
 ]
 # States of a last step in which a layer rotates as its settings say, so that it can be compared with others.
-COMPARABLE: tuple[State, ...] = ("in equilibrium", "at its angle", "misses its angle")
+COMPARABLE: tuple[State, ...] = ("in equilibrium", "at its angle")
 
 
 @final
@@ -181,7 +180,7 @@ class LayerFacts:
         if rule is None:
             state = "unknown"
         elif sets_angle:
-            state = _angle_state(rotation_ratio, nan, bool(numbers.get("options", {}).get("angle_factors")))
+            state = "at its angle"
         elif rule.weight_decay == 0:
             state = "no decay"
         elif run_length < MEMORY_PASSED:
@@ -204,7 +203,7 @@ class LayerFacts:
     @property
     def sets_angle(self) -> bool:
         """Whether the optimizer keeps the norm and sets the angle."""
-        return self.state in ("at its angle", "misses its angle")
+        return self.state == "at its angle"
 
     @property
     def sets_imbalance(self) -> bool:
@@ -216,16 +215,11 @@ class LayerFacts:
         """What a layer of a run is compared with, in a word."""
         return "forecast" if self.state in ("short", "no decay") else "equilibrium"
 
-    @property
-    def angle_ratio(self) -> float:
-        """Measured over predicted rotation, or that of the end if it is further off."""
-        return _further_off(self.rotation_ratio, self.late_ratio)
-
 
 def state_of_run(layer: LayerHistory) -> State:
     """Return the state of a layer of a run, from its norm over that of equilibrium."""
     if layer.keeps_norm:
-        return _angle_state(layer.rotation_ratio, run_layer.late_ratio(layer), bool(layer.option("angle_factors")))
+        return "at its angle"
     # This comes first, because a layer that has not forgotten its start has neither settled nor fallen out.
     if layer.rule is not None and layer.rule.has_weight_decay and layer.weight_decay == 0:
         return "no decay"
@@ -269,16 +263,6 @@ def _last_state(rule: UpdateRule, peak_lr: float, norm_ratio: float, rotation_ra
     # A norm above its equilibrium counts only if it slows the layer. Otherwise the prediction is off.
     slow = not rotation_ratio >= limit.MAX_SLOWED_ROTATION
     return "falls out" if over_last > rule.falls_out_ratio and slow else "in equilibrium"
-
-
-def _angle_state(ratio: float, late: float, sets_imbalance: bool) -> State:
-    ratio = _further_off(ratio, late)
-    misses = not sets_imbalance and max(ratio, 1 / ratio) > limit.MAX_MISSED_ANGLE if ratio > 0 else False
-    return "misses its angle" if misses else "at its angle"
-
-
-def _further_off(*ratios: float) -> float:
-    return max((ratio for ratio in ratios if ratio > 0), key=lambda ratio: max(ratio, 1 / ratio), default=nan)
 
 
 def _number(value: float | None) -> float:

@@ -120,12 +120,7 @@ def stable_betas(beta1: float) -> Remedy:
     return Remedy(text, {"betas": (beta1, beta2)}, "stable_betas")
 
 
-# Both were tried with RotationalAdamW alone.
-# It kept the angle of three networks at three learning rates. The loss fell in two of nine cases, and seven intervals
-# include 0.
-NOISE_AVERAGE = Remedy(
-    'Set update_average="noise" in the optimizer.', {"update_average": "noise"}, "beyond/rotation_average"
-)
+# Tried with RotationalAdamW alone.
 # Only for small initial norms. With others, starting at equilibrium helped a GPT and harmed a ViT.
 ROTATIONAL_START = Remedy(
     "Give each layer a gain (gyro.nn.add_gain) and start at equilibrium norms (gyro.optim.to_equilibrium_).",

@@ -75,7 +75,6 @@ def _finite_findings(
     explained = [*scale_sensitive(layers), *rotation.frozen_entries(layers)]
     usual = _without(layers, explained)
     compared = usual.where(lambda layer: layer.is_comparable)
-    missed = list(optimizer_options.missed_angle(usual))
 
     def needed_warmups(names: Sequence[str]) -> list[int | None]:
         return warmups_from_start([by_name[name] for name in names])
@@ -83,7 +82,6 @@ def _finite_findings(
     findings = [
         *explained,
         *rotation.stopped(layers),
-        *missed,
         *rotation.fast_start(layers, needed_warmups, happened=True),
         *rotation.fast_rotation(layers),
         *imbalance.layer_imbalance(layers, speeds_in_groups([by_name[name] for name in compared.names])),
@@ -96,7 +94,7 @@ def _finite_findings(
         *events,
     ]
     if not any(finding.severity in ("bad", "warn") for finding in findings):
-        findings += as_predicted(_without(usual, missed), len(layers))
+        findings += as_predicted(usual, len(layers))
     return findings or [not_known.undecided(list(by_name), among)]
 
 

@@ -21,7 +21,6 @@ STATES: dict[State, str] = {
     "in equilibrium": "The run is in equilibrium",
     "falls out": "The run falls out of equilibrium at the end",
     "at its angle": "The optimizer sets the rotation, so nothing has to settle",
-    "misses its angle": "The run misses the rotation that its optimizer sets",
     "short": "The run is too short for equilibrium",
     "off equilibrium": "The run is not in equilibrium",
     "grows": "The run has no equilibrium because norms grow without end",

@@ -32,9 +32,6 @@ JUDGED_SHARE = 0.4
 LATE_SHARE = 0.1
 # Measured over predicted rotation below which a layer has stopped moving: it would need a hundred times as many steps.
 MAX_STOPPED_ROTATION = 0.01
-# A rotational optimizer misses its angle if measured over target rotation, or its inverse, is above this. After a start
-# without warmup, its average of update lengths keeps the ratio at 0.8 for the first hundred steps.
-MAX_MISSED_ANGLE = 1.25
 # Initial norm over that of equilibrium below which a rotational optimizer should start at equilibrium: GPT-2's 0.02
 # gives 0.3 in a small GPT, and 1/sqrt(fan_in) gives 0.7. At 0.02 a GPT and a ViT ended lower with a gain and that start
 # than AdamW. At 1/sqrt(fan_in) the GPT did and the ViT did not (beyond/recipe_gpt, beyond/recipe_vit).

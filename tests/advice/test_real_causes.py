@@ -82,21 +82,3 @@ def test_a_layer_that_is_cut_off_has_stopped_and_no_rate_is_blamed(tmp_path):
     assert set(only(diagnosis, "stopped").layers) == {"1.up_proj.weight", "1.down_proj.weight"}
     assert only(diagnosis, "dead_vectors").remedy == "Check that the layer is used, and that it is not frozen."
     assert not any("Lower the learning rate" in statement for statement in diagnosis.summary)
-
-
-def test_a_rotational_optimizer_misses_its_angle_while_gradients_shrink(tmp_path):
-    """And the average of noise, which the finding names, keeps it."""
-    ratios = {}
-    for average in ("plain", "noise"):
-        torch.manual_seed(0)
-        weight = nn.Linear(64, 64, bias=False)
-        options = {} if average == "plain" else {"update_average": average}
-        optimizer = gyro.optim.RotationalAdamW(weight, lr=1e-2, weight_decay=0.5, **options)
-        with gyro.Tracker(weight, optimizer, tmp_path / average, every=2) as tracker:
-            for step in range(300):
-                weight.weight.grad = torch.randn(64, 64) * 0.5 ** (step / 50)
-                optimizer.step()
-        found = [finding for finding in tracker.diagnose() if finding.kind == "missed_angle"]
-        ratios[average] = found[0].evidence["slowest"] if found else 1.0
-    assert ratios["plain"] < 0.4
-    assert ratios["noise"] > 2 * ratios["plain"]

@@ -1,4 +1,4 @@
-"""Options of optimizers: a missed angle, initial norms that are too small, and unstable betas."""
+"""Options of optimizers: initial norms that are too small, and unstable betas."""
 
 from collections.abc import Iterator, Sequence
 from statistics import median
@@ -7,35 +7,13 @@ import numpy as np
 
 from gyroscope.advice import remedies
 from gyroscope.advice import thresholds as limit
-from gyroscope.advice.findings import NOTHING, Finding, make_finding
+from gyroscope.advice.findings import Finding, make_finding
 from gyroscope.advice.layer_facts import LayerFacts, Layers
 from gyroscope.advice.phrases import format_number, format_range
 from gyroscope.theory import AdamW, stability
 from gyroscope.theory.layer_prediction import LayerPrediction
 
 STABILITY = "stable iff ln(β2/β1²) > 0 (exact), C = 2/β1 - 1/β2 - 1 > 0 (CT, continuous)"
-
-
-def missed_angle(layers: Layers) -> Iterator[Finding]:
-    """Judge rotation over its target, unless neurons were set to rotate at different speeds."""
-    missed = layers.in_state("misses its angle").worst_first(
-        lambda layer: max(layer.angle_ratio, 1 / layer.angle_ratio)
-    )
-    if missed:
-        ratios = [layer.angle_ratio for layer in missed]
-        options = missed[0].options
-        beta = options.get("beta")
-        average = "average of update lengths" + (f" (beta = {beta:g})" if isinstance(beta, float) else "")
-        change = "shrink" if ratios[0] < 1 else "grow"
-        optimizer = str(options.get("optimizer", "The optimizer"))
-        sentence = (
-            f"{optimizer} rotates {missed.describe(worst=True)} by {format_range(ratios, 2)} times its target angle. "
-            f"Its {average} lags behind updates that {change}."
-        )
-        evidence = {"slowest": min(ratios), "fastest": max(ratios)}
-        is_plain = optimizer == "RotationalAdamW" and options.get("update_average") != "noise"
-        remedy = remedies.NOISE_AVERAGE if is_plain else NOTHING
-        yield make_finding("missed_angle", "note", sentence, missed, remedy, evidence=evidence)
 
 
 def small_norms(predictions: Sequence[LayerPrediction]) -> Iterator[Finding]:

@@ -22,7 +22,7 @@ from gyroscope_lab.framework.experiment import Measurements, Result, Trial
 from gyroscope_lab.framework.figures import COLOURS, Figure, Panels
 
 COST = {"quick": "5 min", "paper": "2 h"}
-# Options of the optimizer by the name of the average. The first is RE's, the default.
+# Options of the optimizer by the name of the average. The first is RE's.
 AVERAGES = {"β 0.99": "beta=0.99", "β 0.9": "beta=0.9", "noise": "update_average=noise"}
 DEFAULT, *OTHERS = AVERAGES
 # Share of its target by which a layer should rotate at least.
