@@ -122,7 +122,9 @@ MAX_EXACT_NUMBER = 1e15
 # A learning rate, a weight decay or 1 - β has jumped if it changed by this factor between samples. Schedules move by
 # less, and a setting that falls with the learning rate at a milestone is part of the schedule.
 SETTING_JUMP = 1.5
-# The same factor within which two learning rates are those of a smooth schedule.
+# A weight decay is part of the schedule if it changed by at most this power of the factor of the learning rate.
+MAX_RATE_POWER = 3.0
+# The factor within which two learning rates are those of a smooth schedule.
 MAX_SMOOTH_FACTOR = 1.2
 # Steps in which to expect one false alarm, measured on trainings without an incident
 # (results/beyond/incidents.json).
@@ -152,13 +154,8 @@ EARLY_LOSSES = 30
 EARLY_CAUTION = 1.5
 # The same for losses.
 EARLY_LOSS_CAUTION = 1.25
-# A loss this many times all earlier ones is an incident at any noise, if the usual loss has fallen by the next factor.
-LOSS_RECORD = 1.2
-# Losses of a network that has memorised its examples vary over three orders of magnitude, but stay below the first.
-MIN_FALL = 5.0
-# Such a loss must also have this many times the largest remembered deviation. Without this, simulated losses with a
-# hard example in every fiftieth batch raised 41 alarms in 24,000 steps instead of 12.
-RECORD_EXTREMES = 1.2
+# Deviations of losses from which the thresholds are no wider.
+ENOUGH_LOSSES = 150
 # The floor of losses, 1.4 times the usual, because losses of language models hardly ever double.
 LOSS_FLOOR = 0.35
 # Logged losses for each of these samples, since samples are usually ten steps apart.
@@ -169,8 +166,6 @@ LOSSES_BELOW_JUMP = 2
 # Standard deviations by which the others must be above the usual. Extremes of the past do not count, because one old
 # spike would hide a jump.
 JUMP_DEVIATIONS = 3.0
-# Usual blocks after which a jump is no longer the recovery from a single loss beyond the threshold.
-RECOVERED_BLOCKS = 3
 # Growth of the logarithm of Adam's denominators between samples that can be an incident. With β2 = 0.999 a single batch
 # raises them by a fifth only if its gradient is twenty times the usual. 0.12 was seen without an incident.
 DENOMINATOR_FLOOR = 0.2
@@ -185,13 +180,10 @@ MIN_ALONE = 2.0
 LAYER_DENOMINATOR_FLOOR = 0.3
 # Samples after which the layers' medians are computed again. They move little, and there are many layers.
 LEVELS_EVERY = 5
-# Steps that a GradScaler may skip in a row after its start. Each skipped step halves the scale.
-SKIPPED_STEPS = 5
-# Share of the steps that it may skip in the long run. torch's scaler tries a higher scale every 2,000 steps, and this
-# is ten times that.
-SKIPPED_SHARE = 0.005
 # A deviation counts as part of an incident above this share of its peak, in logarithms. Below it, training recovers.
 MIN_LASTING_SHARE = 0.6
+# Samples, or blocks of losses, without such a deviation after which training has recovered.
+RECOVERY = 10
 # Relative change of a norm between samples that neither rounding nor sampling explains.
 NORM_JUMP = 0.2
 # The same for the direction: radians that a layer's vectors rotate between samples.

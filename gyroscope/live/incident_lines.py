@@ -6,11 +6,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import final
 
-import numpy as np
-
-from gyroscope._types import Array
-from gyroscope.advice.incidents import SERIES, Incident, IncidentDetector, incident_finding, logged_loss
-from gyroscope.advice.thresholds import INCIDENT_LEVEL, INCIDENT_MEMORY
+from gyroscope.advice.incidents import KEPT, Incident, IncidentSearch, incident_finding
 from gyroscope.live.run_index import RunIndex
 from gyroscope.store import RunError, open_run
 
@@ -20,34 +16,21 @@ PAUSE = 3.0
 
 @final
 class FollowedIncidents:
-    """One run, read sample by sample. If the run is already long, only its last samples are read first."""
+    """One run that grows. If it is already long, only its last samples are read first."""
 
     def __init__(self, path: Path) -> None:
         self.run = open_run(path)
-        self._detector = IncidentDetector()
-        self._next = max(0, self.run.total - INCIDENT_LEVEL - INCIDENT_MEMORY)
-        self._last_step = int(self.run.steps[self._next]) if self.run.total else -1
+        before = self.run.steps[:-KEPT]
+        self._search = IncidentSearch(after=int(before[-1]) if len(before) else -1)
+        self._told: set[tuple[str, int]] = set()
 
     def read_on(self) -> Iterator[Incident]:
-        """Return the incidents in new samples."""
+        """Yield the incidents in new samples."""
         self.run.refresh()
-        steps = self.run.steps
-        loss_steps, losses = logged_loss(self.run)
-        for step in steps[self._next :].tolist():
-            new = (loss_steps > self._last_step) & (loss_steps <= step)
-            yield from self._detector.update(step, self.run.layers, self._values(step), loss_steps[new], losses[new])
-            self._last_step = step
-        self._next = len(steps)
-        late = loss_steps > self._last_step
-        if self.run.status != "running" and late.any():
-            yield from self._detector.finish(loss_steps[late], losses[late])
-            self._last_step = int(loss_steps[-1])
-
-    def _values(self, step: int) -> Array:
-        known = [(name, stat) for name, stat in SERIES.items() if name in self.run.quantities]
-        values = dict(zip((name for name, _ in known), self.run.values_at(step, known), strict=True))
-        missing = np.full(len(self.run.layers), np.nan)
-        return np.array([values.get(name, missing) for name in SERIES])
+        for incident in self._search.read_on(self.run):
+            if (incident.cause, incident.step) not in self._told:
+                self._told.add((incident.cause, incident.step))
+                yield incident
 
 
 @final

@@ -4,10 +4,17 @@ import numpy as np
 import pytest
 
 from gyroscope.advice import diagnose
-from gyroscope.advice import thresholds as limit
 from gyroscope.advice.incidents import IncidentSearch, incident_finding, incidents, judged_steps, loss_name
-from gyroscope.advice.incidents.baseline import SAMPLE_STAGES, Baseline, LayerBaselines, Window
-from gyroscope.advice.incidents.unusual_values import Losses
+from gyroscope.advice.incidents.samples import Samples
+from gyroscope.advice.incidents.unusual_values import (
+    OF_SAMPLES,
+    deviations,
+    median_of_others,
+    middle_of,
+    regular_since,
+    single_layers,
+    unusual_losses,
+)
 from gyroscope.store import Run, Sample, open_run
 from tests.advice.memory import Memory
 from tests.render import make
@@ -54,7 +61,6 @@ def quiet(lr=None, seed=0, loss=True, noise=0.3, names=NAMES):
             "update_norm": rate,
             "angular_update": rate,
             "accumulated_angle": 3 * rate * np.exp(random.normal(0, 0.1, len(AT))),
-            "skipped_steps": np.zeros(len(AT)),
         }
     made = Logged(AT, data)
     made.loss = 0.5 * np.exp(batch) if loss else None
@@ -259,31 +265,6 @@ def test_updates_that_are_small_in_all_layers_do_not_hide_one_that_is_large(fact
     assert all("the updates of b reached 3.6 times the usual" in incident_finding(each).sentence for each in found)
 
 
-def memorising(hard=()):
-    """A run whose loss falls to a thousandth and then varies over three orders of magnitude.
-
-    hard  steps at which a hard example has the loss that the run began with
-    """
-    record = quiet()
-    fall = np.minimum(np.arange(STEPS) / 300, 1)
-    random = np.random.default_rng(0)
-    record.loss = 2.3 * np.exp(-7 * fall + fall * random.uniform(-3.5, 3.5, STEPS))
-    record.loss[list(hard)] = 2.3
-    return record
-
-
-@pytest.mark.parametrize(
-    ("loss", "hard", "steps"),
-    [(3.0, (), [1003]), (2.6, (), []), (3.0, range(700, 1000, 50), [])],
-    ids=["above all before it", "like the first losses", "like hard examples before it"],
-)
-def test_a_batch_is_named_at_any_noise_if_its_loss_is_above_all_others(loss, hard, steps):
-    """By its noise alone, a loss would have to be above 1,000."""
-    record = memorising(hard)
-    record.loss[1003] = loss
-    assert [found.step for found in incidents(record)] == steps
-
-
 def test_weights_that_a_large_gradient_moved_were_not_written_from_outside():
     record = quiet()
     record.data["b"]["tangential_update"][PLACE] *= 20
@@ -301,15 +282,15 @@ def test_a_gradient_that_grows_for_good_is_told_once_and_becomes_the_usual():
 def test_one_layer_raises_no_alarm_in_layers_of_noise(layers):
     """With heavy tails, one value in a hundred being three times as far from the middle: one in 10,000 values."""
     random = np.random.default_rng(0)
-    names = [str(number) for number in range(layers)]
-    baselines = LayerBaselines(names, [(limit.LAYER_FLOOR, limit.LAYER_FLOOR)], [limit.EARLY_SAMPLES])
     spread = np.where(random.random((4000, layers)) < 0.01, 0.6, 0.2)
-    values = random.normal(0, spread)
-    alarms = sum(np.count_nonzero(baselines.excess(row[None])) for row in values)
-    assert alarms <= 4000 * layers / 10_000
-    values[-1, 1] = 10.0
-    (excess,) = baselines.excess(values[-1][None])
-    assert np.flatnonzero(excess).tolist() == [1]
+    table = np.full((3, 4000, layers), np.nan)
+    table[0] = random.normal(0, spread)
+    missing = np.full((4000, layers), np.nan)
+    samples = Samples([str(number) for number in range(layers)], np.arange(4000), {"beta2": missing})
+    assert len(list(single_layers(samples, table))) <= 4000 * layers / 10_000
+    table[0, -1, 1] = 10.0
+    *_, found = single_layers(samples, table)
+    assert (found.step, found.layers) == (3999, ("1",))
 
 
 FUSED = ("0.qkv[q]", "0.qkv[k]", "0.qkv[v]", "1.qkv[q]", "1.qkv[k]", "1.qkv[v]", "0.out", "1.out", "head")
@@ -331,39 +312,6 @@ def test_the_losses_after_the_last_sample_of_a_run_that_has_ended_are_judged():
         record.loss[1497] *= 33
         record.status = status
         assert [found.step for found in incidents(record)] == steps
-
-
-def skipping(counts):
-    """A run in which so many steps were skipped before each of some samples."""
-    record = quiet()
-    for series in record.data.values():
-        for place, count in counts.items():
-            series["skipped_steps"][place] = count
-    return record
-
-
-def test_many_skipped_steps_are_named_with_their_number():
-    found = only(skipping({PLACE: 20}))
-    assert (found.cause, found.since, found.step) == ("skipped", 991, 1000)
-    finding = incident_finding(found)
-    assert finding.sentence.startswith("Between steps 991 and 1,000 a GradScaler skipped 20 of 30 steps")
-    assert finding.mark == "skipped steps"
-
-
-def test_steps_skipped_now_and_then_but_too_often_are_one_incident():
-    found = only(skipping(dict.fromkeys(range(PLACE, PLACE + 25, 2), 1)))
-    assert (found.cause, found.since, found.step, found.end) == ("skipped", 991, 1100, 1240)
-    text = incident_finding(found).sentence
-    assert text.startswith("From step 991 to step 1,240 a GradScaler skipped too many, 13 of 263 steps at worst")
-
-
-@pytest.mark.parametrize(
-    "counts",
-    [{0: 16}, {20: 1, 120: 1}, dict.fromkeys(range(15, 150, 20), 1), {60: 5}],
-    ids=["its first search", "one in 1,000 steps", "one in 200", "five in a row"],
-)
-def test_a_scaler_that_searches_its_scale_is_no_incident(counts):
-    assert incidents(skipping(counts)) == []
 
 
 def test_a_burst_between_samples_shows_in_the_denominators_of_adam():
@@ -469,15 +417,13 @@ def test_a_loss_is_judged_after_fifty_logged_values(step):
 def test_a_detector_tells_from_which_step_it_judges():
     search = IncidentSearch()
     search.read_on(quiet())
-    assert (search.losses_judged_from, search.gradients_judged_from) == (60, 200)
+    assert (search.losses_judged_from, search.gradients_judged_from) == (50, 200)
 
 
 def losses_found(losses):
-    """What is detected in losses of every step, of which ten come with a sample."""
-    detector = Losses()
-    parts = (np.arange(first, first + EVERY) for first in range(0, len(losses), EVERY))
-    found = [detector.update(steps, losses[steps]) for steps in parts]
-    return [each for each in found if each is not None]
+    """What is found in losses of every step under a constant learning rate."""
+    nowhere = np.zeros(len(losses), bool)
+    return unusual_losses(np.arange(len(losses)), losses, nowhere, nowhere)
 
 
 def test_a_loss_that_stays_high_for_good_becomes_the_usual():
@@ -550,20 +496,31 @@ def test_the_loss_of_training_is_told_from_others():
     assert loss_name(["accuracy"]) is None
 
 
-def test_a_window_has_the_median_of_its_last_values():
-    window = Window(5)
-    values = np.random.default_rng(0).integers(0, 4, 50)  # many are equal
-    for number, value in enumerate(values):
-        window.append(float(value))
-        assert window.median == np.median(values[max(0, number - 4) : number + 1])
+def test_a_deviation_is_measured_from_the_median_of_the_values_before_it():
+    values = np.random.default_rng(0).normal(size=(103, 2))
+    found = deviations(values, OF_SAMPLES)
+    assert np.isnan(found[:10]).all()
+    np.testing.assert_allclose(found[10:15], values[10:15] - np.sort(values[:10], axis=0)[5])
+    np.testing.assert_allclose(found[100:], values[100:] - np.sort(values[70:100], axis=0)[15])
+    later = deviations(values[20:], OF_SAMPLES, first=20)
+    np.testing.assert_array_equal(later[30:], found[50:])
 
 
-def test_a_baseline_alarms_as_seldom_as_its_thresholds_say():
-    """Of normal numbers five standard deviations: none in 10,000 values, and a jump is seen at once."""
-    baseline = Baseline(SAMPLE_STAGES, floor=0.0)
-    values = np.random.default_rng(0).normal(size=10_000)
-    assert sum(baseline.excess(float(value)) > 0 for value in values) == 0
-    assert baseline.excess(20.0) == pytest.approx(20, abs=1)
+def test_medians_leave_out_what_is_missing():
+    values = np.random.default_rng(0).normal(size=(20, 7))
+    values[3:, 2] = np.nan
+    values[5, :] = np.nan
+    values[6, 1:] = np.nan
+    for row, middle, others in zip(values, middle_of(values), median_of_others(values), strict=True):
+        known = row[~np.isnan(row)]
+        np.testing.assert_allclose(middle, np.median(known) if len(known) else np.nan)
+        expected = [np.median(np.delete(known, place)) if len(known) > 1 else np.nan for place in range(len(known))]
+        np.testing.assert_allclose(others[~np.isnan(row)], expected)
+
+
+def test_samples_are_compared_with_those_since_they_became_rarer():
+    steps = np.array([0, 1, 2, 3, 10, 20, 30, 50, 60, 220])
+    assert regular_since(steps).tolist() == [0, 0, 0, 0, 4, 4, 4, 7, 7, 9]
 
 
 def test_of_a_long_run_that_grows_only_the_new_samples_are_read(tmp_path, monkeypatch):
@@ -591,7 +548,7 @@ def test_of_a_long_run_that_grows_only_the_new_samples_are_read(tmp_path, monkey
 @pytest.mark.parametrize(
     ("loss", "sentence"),
     [
-        (True, "Incidents are judged by losses from step 60 on and gradients from step 200 on. Expect"),
+        (True, "Incidents are judged by losses from step 50 on and gradients from step 200 on. Expect"),
         (False, "Incidents are judged by gradients from step 200 on. Log the loss to judge it too. Expect"),
     ],
 )

@@ -60,12 +60,12 @@ def test_the_function_is_told_what_a_diagnosis_says_later(change, words, layers,
     assert [finding.sentence for finding in later] == [finding.sentence for finding in told]
 
 
-def scaled_steps(path, overflowing, steps=60, on_incident=None):
+def scaled_steps(path, overflowing, steps=60):
     """Train under a GradScaler whose gradients are inf in some steps; the run."""
     model = mlp()
     optimizer = adamw(model, fused=True)
     scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
-    with gyro.Tracker(model, optimizer, path, every=5, on_incident=on_incident) as tracker:
+    with gyro.Tracker(model, optimizer, path, every=5) as tracker:
         for step in range(steps):
             optimizer.zero_grad()
             loss = forward(model, step) * (math.inf if step in overflowing else 1.0)

@@ -1,18 +1,17 @@
 """Samples to incidents: what happened in a run, at which step, and the likely cause."""
 
-from gyroscope.advice.incidents.incident_detector import IncidentDetector
 from gyroscope.advice.incidents.incident_findings import incident_finding, judged_steps
-from gyroscope.advice.incidents.incident_search import IncidentSearch, incidents, logged_loss, loss_name
-from gyroscope.advice.incidents.layer_values import SERIES, Incident
+from gyroscope.advice.incidents.incident_search import KEPT, IncidentSearch, incidents, loss_name, named_values
+from gyroscope.advice.incidents.samples import SERIES, Incident
 
 __all__ = [
+    "KEPT",
     "SERIES",
     "Incident",
-    "IncidentDetector",
     "IncidentSearch",
     "incident_finding",
     "incidents",
     "judged_steps",
-    "logged_loss",
     "loss_name",
+    "named_values",
 ]

@@ -1,214 +1,138 @@
-"""What changes from one sample to the next: settings, layers that freeze, weights, and steps that were skipped."""
+"""What changes from one sample to the next: settings, layers that freeze, and weights."""
 
-from collections import deque
 from collections.abc import Iterator
-from math import inf, nan
-from typing import final
 
 import numpy as np
 
-from gyroscope._types import Array, Mask
+from gyroscope._types import Mask
 from gyroscope.advice import thresholds as limit
-from gyroscope.advice.incidents.layer_values import Cause, Incident, LayerValues, jumped
+from gyroscope.advice.incidents.samples import Cause, Incident, Samples, jumped, previous
 
-# Samples of the early stage. A layer with fewer samples is not judged.
+# Samples that must be known before a sample is judged.
 EARLY = limit.EARLY_LEVEL + limit.EARLY_SAMPLES
+# Causes and the settings that they are about. 1 - β is what counts of a β.
+SETTINGS: tuple[tuple[Cause, str], ...] = (("weight_decay", "weight_decay"), ("betas", "beta1"), ("betas", "beta2"))
 
 
-@final
-class Settings:
-    """Learning rate, weight decay and betas. A jump from one sample to the next is not part of a schedule."""
-
-    def __init__(self) -> None:
-        self._count = 0
-        self._peak: Array | float = nan
-        self._samples: deque[LayerValues] = deque(maxlen=2)
-
-    def update(self, now: LayerValues) -> Iterator[Incident]:
-        """Yield the jumps that this sample shows."""
-        if self._count >= limit.MIN_SAMPLES:  # the first steps of a warmup jump too
-            before = self._samples[-1]
-            yield from self._lr(now, before)
-            changed = jumped(now["weight_decay"], before["weight_decay"])
-            # A setting that moves with the learning rate, such as the decay of AdamC, is part of the schedule.
-            changed &= ~jumped(now["lr"], before["lr"], limit.MAX_SMOOTH_FACTOR)
-            if changed.any():
-                yield _change("weight_decay", now, before, changed, "weight_decay")
-            for name in ("beta1", "beta2"):
-                changed = jumped(1 - now[name], 1 - before[name])
-                if changed.any():
-                    yield _change("betas", now, before, changed, name)
-        self._count += 1
-        self._peak = np.fmax(self._peak, now.highest_lr)
-        self._samples.append(now)
-
-    def _lr(self, now: LayerValues, before: LayerValues) -> Iterator[Incident]:
-        """Yield a rate that is above all earlier ones or above its neighbours. Restarts of a schedule are neither.
-
-        No milestone of a schedule raises the rate. A linear warmup raises it by at most the ratio of the steps.
-        """
-        factor, rate = _expected(now, before)
-        highest = now.highest_lr
-        raised = highest > factor * np.fmax(rate, now["lr"])
-        raised |= highest > factor * np.fmax(rate, self._peak)
-        if raised.any():
-            yield _raised(now, before, now, raised)
-        factor, rate = _expected(before, self._samples[0])
-        factor = np.fmax(factor, limit.SETTING_JUMP * (now.step + 1) / max(before.step, 1))
-        returned = before.highest_lr > factor * np.fmax(rate, now["lr"])
-        if returned.any():
-            yield _raised(before, self._samples[0], now, returned)
+def changes(samples: Samples) -> list[Incident]:
+    """Return the settings, gradients and weights that changed, each sample for itself."""
+    return [*_raised_rates(samples), *_settings(samples), *_frozen(samples), *_weights(samples), *_not_finite(samples)]
 
 
-def _expected(now: LayerValues, before: LayerValues) -> tuple[Array, Array]:
-    """Return the factor beyond which a rate has jumped, and the previous rate (of the previous step if known)."""
-    first = np.where(np.isfinite(now["lr_jump_step"]), now["lr_jump_step"], now.step)
-    last = np.where(np.isfinite(now["lr_jump_step"]), now["lr_jump_step"] - 1, before.step)
-    rate = np.where(np.isfinite(now["lr_before_jump"]), now["lr_before_jump"], before["lr"])
-    return limit.SETTING_JUMP * (first + 1) / np.fmax(last, 1), rate
+def _raised_rates(samples: Samples) -> Iterator[Incident]:
+    """Yield rates above all earlier ones or above their neighbours. Restarts of a schedule are neither.
 
-
-def _raised(at: LayerValues, before: LayerValues, after: LayerValues, mask: Mask) -> Incident:
-    layer = int(mask.argmax())
-    known = np.isfinite(at["lr_before_jump"][layer])
-    rate = float((at["lr_before_jump"] if known else before["lr"])[layer])
-    evidence = {
-        "before": rate,
-        "highest": float(at.highest_lr[layer]),
-        "after": float(after["lr"][layer]),
-        "factor": float(at.highest_lr[layer] / rate),
-    }
-    since, step = _steps(before, at, at["lr_jump_step"][layer])
-    return Incident("lr", since, step, at.step, at.named(mask), "the learning rate", evidence)
-
-
-def _change(cause: Cause, now: LayerValues, before: LayerValues, mask: Mask, name: str) -> Incident:
-    layer = int(mask.argmax())
-    evidence = {f"{name}_before": float(before[name][layer]), f"{name}_after": float(now[name][layer])}
-    since, step = _steps(before, now, now["setting_jump_step"][layer])
-    return Incident(cause, since, step, now.step, now.named(mask), "a setting", evidence)
-
-
-def _steps(before: LayerValues, now: LayerValues, jump_step: float) -> tuple[int, int]:
-    """Return the first step at which a jump can have begun, and the step at which it was seen."""
-    return (int(jump_step), int(jump_step)) if np.isfinite(jump_step) else (before.step + 1, now.step)
-
-
-@final
-class Frozen:
-    """Layers that took part in every sample, then have no gradient in two in a row while other layers have one."""
-
-    def __init__(self) -> None:
-        self._alive: Array | float = 0.0  # samples in a row with a gradient, up to the last but one
-        self._samples = 0
-
-    def update(self, now: LayerValues, last: LayerValues) -> Incident | None:
-        """Return the layers that had their last gradient before the previous sample."""
-        moves = _has_gradient(last)
-        # All earlier samples. There must be some.
-        required = min(max(self._samples, EARLY), limit.INCIDENT_LEVEL)
-        still = ~moves & ~_has_gradient(now) & (self._alive >= required)
-        others = moves & _has_gradient(now)
-        self._alive = np.where(moves, self._alive + 1, 0)
-        self._samples += 1
-        if not still.any() or not others.any():
-            return None
-        return Incident("frozen", last.since, last.step, now.step, now.named(still), "the layer")
-
-
-def _has_gradient(values: LayerValues) -> Mask:
-    # A layer whose numbers are not finite has a gradient.
-    return np.asarray(values.present & (values["unit_grad_norm"] != 0))
-
-
-@final
-class WeightJumps:
-    """Norms and directions that move by more than all updates since the last sample together."""
-
-    def __init__(self) -> None:
-        self._moves: deque[Array] = deque(maxlen=limit.INCIDENT_MEMORY)
-        self._turns: deque[Array] = deque(maxlen=limit.INCIDENT_MEMORY)
-
-    def update(self, now: LayerValues, last: LayerValues) -> Incident | None:
-        """Return the layers whose weights were modified outside the optimizer since the last sample."""
-        steps = now.spacing
-        # The rate may have been higher at some of the steps in between.
-        boost = np.fmax(now.highest_lr / np.fmax(now["lr"], last["lr"]), 1)
-        move = np.abs(now["norm"] / last["norm"] - 1)
-        # ‖w'‖ - ‖w‖ ≤ Σ‖d‖, and angles add up on the sphere. Training cannot exceed these bounds.
-        reach = steps * boost * np.fmax(now["update_norm"], last["update_norm"]) / last["norm"]
-        turn = now["accumulated_angle"]
-        arc = steps * boost * np.fmax(now["angular_update"], last["angular_update"])
-        usual = limit.WEIGHTS_EXTREMES * steps
-        moved = move > np.fmax(limit.NORM_JUMP, reach)
-        turned = turn > np.fmax(limit.TURN_JUMP, arc)
-        # The threshold takes long to find, and most samples do not need it.
-        if moved.any():
-            moved &= move > usual * _largest(self._moves)
-        if turned.any():
-            turned &= turn > usual * _largest(self._turns)
-        changed = moved | turned
-        self._moves.append(np.where(changed, nan, move / steps))
-        self._turns.append(np.where(changed, nan, turn / steps))
-        if not changed.any():
-            return None
-        layer = int(changed.argmax())
+    No milestone of a schedule raises the rate. A linear warmup raises it by at most the ratio of the steps.
+    """
+    lr = samples["lr"]
+    highest = samples.highest_lr
+    steps = samples.steps[:, None]
+    jump = samples["lr_jump_step"]
+    known = np.isfinite(samples["lr_before_jump"])
+    before = np.where(known, samples["lr_before_jump"], previous(lr))
+    growth = np.where(known, jump + 1, steps + 1) / np.fmax(np.where(known, jump - 1, previous(steps)), 1)
+    peak = np.fmax(previous(np.fmax.accumulate(highest)), samples.peak)
+    raised = highest > limit.SETTING_JUMP * growth * np.fmax(before, np.minimum(lr, peak))
+    after = np.roll(lr, -1, axis=0)
+    growth_after = np.roll(steps + 1, -1, axis=0) / np.fmax(steps, 1)
+    returned = highest > limit.SETTING_JUMP * np.fmax(growth, growth_after) * np.fmax(before, after)
+    returned[-1:] = False  # nothing is known of the next sample
+    for row in _rows(samples, raised | returned):
+        layer = int((raised | returned)[row].argmax())
         evidence = {
-            "norm_before": float(last["norm"][layer]),
-            "norm_after": float(now["norm"][layer]),
-            "explained": float(reach[layer]),
-            "turn": float(turn[layer]),
+            "before": float(before[row, layer]),
+            "highest": float(highest[row, layer]),
+            "after": float((after if returned[row, layer] else lr)[row, layer]),
+            "factor": float(highest[row, layer] / before[row, layer]),
         }
-        return Incident("weights", now.since, now.step, now.step, now.named(changed), "the weights", evidence)
+        since, step = _steps(samples, row, jump[row, layer])
+        names = samples.named((raised | returned)[row])
+        yield Incident("lr", since, step, int(samples.steps[row]), names, "the learning rate", evidence)
 
 
-def _largest(past: deque[Array]) -> Array | float:
-    """Return the largest value of each layer over the past samples, infinite if there are too few to judge."""
-    if len(past) < EARLY:
-        return inf
-    # A layer that was never measured has no past to compare with.
-    largest = np.fmax.reduce(list(past))
-    return np.where(np.isnan(largest), inf, largest)
+def _settings(samples: Samples) -> Iterator[Incident]:
+    """Yield jumps of weight decay and betas. What moves with the learning rate is part of the schedule."""
+    for cause, name in SETTINGS:
+        now = samples[name]
+        before = previous(now)
+        if cause == "betas":
+            changed = jumped(1 - now, 1 - before)
+        else:
+            with_rate = limit.MAX_RATE_POWER * np.abs(np.log(samples["lr"] / previous(samples["lr"])))
+            changed = jumped(now, before) & ~(np.abs(np.log(now / before)) <= with_rate)
+        for row in _rows(samples, changed):
+            layer = int(changed[row].argmax())
+            evidence = {f"{name}_before": float(before[row, layer]), f"{name}_after": float(now[row, layer])}
+            since, step = _steps(samples, row, samples["setting_jump_step"][row, layer])
+            end = int(samples.steps[row])
+            yield Incident(cause, since, step, end, samples.named(changed[row]), "a setting", evidence)
 
 
-def not_finite(now: LayerValues) -> Incident | None:
-    """Return the layers with a NaN or an infinity in weights or gradients."""
-    lost = now.present & np.isnan(now["unit_grad_norm"])
-    return Incident("not_finite", now.since, now.step, now.step, now.named(lost), "the layer") if lost.any() else None
+def _rows(samples: Samples, mask: Mask) -> list[int]:
+    """Return the rows in which a setting changed, without the first ones, because those of a warmup jump too."""
+    skipped = max(1, limit.MIN_SAMPLES - samples.first)
+    return [row for row in np.flatnonzero(mask.any(1)).tolist() if row >= skipped]
 
 
-@final
-class Skipped:
-    """Steps that a GradScaler skipped, if there are more than its search for a scale needs."""
-
-    def __init__(self) -> None:
-        self._count = 0
-        # For each of the latest samples: steps skipped and steps taken since the previous sample.
-        self._past: deque[tuple[float, int]] = deque(maxlen=limit.INCIDENT_LEVEL)
-
-    def update(self, now: LayerValues) -> Incident | None:
-        """Return the skipped steps if there are too many since the last sample or within the latest samples."""
-        taken = now.spacing
-        known = now["skipped_steps"][np.isfinite(now["skipped_steps"])]
-        skipped = float(known.max()) if known.size else 0.0
-        self._count += 1
-        # The first scale is far too high on purpose.
-        if self._count <= limit.MIN_SAMPLES:
-            return None
-        self._past.append((skipped, taken))
-        if not skipped:
-            return None
-        if not _too_many(skipped, taken):
-            first = next(number for number, (before, _) in enumerate(self._past) if before)
-            together = list(self._past)[first:]
-            skipped = sum(before for before, _ in together)
-            taken = sum(steps for _, steps in together)
-            if not _too_many(skipped, taken):
-                return None
-        evidence = {"skipped": skipped, "tried": skipped + taken}
-        return Incident("skipped", now.step - taken + 1, now.step, now.step, (), "the gradients", evidence)
+def _steps(samples: Samples, row: int, jump_step: float) -> tuple[int, int]:
+    """Return the first step at which a jump can have begun, and the step at which it was seen."""
+    return (int(jump_step), int(jump_step)) if np.isfinite(jump_step) else (samples.since(row), int(samples.steps[row]))
 
 
-def _too_many(skipped: float, taken: int) -> bool:
-    """Return whether there are more skipped steps than a scaler's search needs."""
-    return skipped > limit.SKIPPED_STEPS + limit.SKIPPED_SHARE * taken
+def _frozen(samples: Samples) -> Iterator[Incident]:
+    """Yield layers that took part in every sample, then have no gradient in two in a row while others have one."""
+    # A layer whose numbers are not finite has a gradient.
+    moves = np.isfinite(samples["lr"]) & (samples["unit_grad_norm"] != 0)
+    rows = np.arange(len(samples))
+    last_without = np.maximum.accumulate(np.where(moves, -1, rows[:, None]), axis=0)
+    alive = rows[:, None] - last_without  # samples in a row with a gradient
+    required = np.clip(rows + samples.first, EARLY, limit.INCIDENT_LEVEL)
+    for row in range(1, len(samples) - 1):
+        still = ~moves[row] & ~moves[row + 1] & (alive[row - 1] >= required[row])
+        if still.any() and (moves[row] & moves[row + 1]).any():
+            step, end = samples.steps[row : row + 2].astype(int).tolist()
+            yield Incident("frozen", samples.since(row), step, end, samples.named(still), "the layer")
+
+
+def _weights(samples: Samples) -> Iterator[Incident]:
+    """Yield layers whose norm or direction moved by more than all updates since the previous sample together."""
+    norm, before = samples["norm"], previous(samples["norm"])
+    steps = samples.steps[:, None] - previous(samples.steps[:, None])
+    # The rate may have been higher at some of the steps in between.
+    boost = np.fmax(samples.highest_lr / np.fmax(samples["lr"], previous(samples["lr"])), 1)
+    # ‖w'‖ - ‖w‖ ≤ Σ‖d‖, and angles add up on the sphere. Training cannot exceed these bounds.
+    reach = steps * boost * np.fmax(samples["update_norm"], previous(samples["update_norm"])) / before
+    arc = steps * boost * np.fmax(samples["angular_update"], previous(samples["angular_update"]))
+    move = np.abs(norm / before - 1)
+    turn = samples["accumulated_angle"]
+    moved = move > np.fmax(limit.NORM_JUMP, reach)
+    turned = turn > np.fmax(limit.TURN_JUMP, arc)
+    for row in np.flatnonzero((moved | turned).any(1)).tolist():
+        past = slice(max(0, row - limit.INCIDENT_MEMORY), row)
+        if row < EARLY:
+            moved[row] = turned[row] = False
+            continue
+        for values, changed in ((move, moved), (turn, turned)):
+            usual = np.where((moved | turned)[past], np.nan, values[past] / steps[past])
+            # A layer that was never measured has no past to compare with.
+            changed[row] &= values[row] > limit.WEIGHTS_EXTREMES * steps[row] * np.fmax.reduce(usual)
+        found = moved[row] | turned[row]
+        if not found.any():
+            continue
+        layer = int(found.argmax())
+        evidence = {
+            "norm_before": float(before[row, layer]),
+            "norm_after": float(norm[row, layer]),
+            "explained": float(reach[row, layer]),
+            "turn": float(turn[row, layer]),
+        }
+        step = int(samples.steps[row])
+        yield Incident("weights", samples.since(row), step, step, samples.named(found), "the weights", evidence)
+
+
+def _not_finite(samples: Samples) -> Iterator[Incident]:
+    """Yield layers with a NaN or an infinity in weights or gradients."""
+    lost = np.isfinite(samples["lr"]) & np.isnan(samples["unit_grad_norm"])
+    for row in np.flatnonzero(lost.any(1)).tolist():
+        step = int(samples.steps[row])
+        yield Incident("not_finite", samples.since(row), step, step, samples.named(lost[row]), "the layer")

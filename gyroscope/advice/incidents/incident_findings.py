@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from gyroscope.advice import thresholds as limit
 from gyroscope.advice.findings import NOTHING, Finding, Remedy
 from gyroscope.advice.incidents.incident_search import incidents, search_of
-from gyroscope.advice.incidents.layer_values import Cause, Incident
+from gyroscope.advice.incidents.samples import Cause, Incident
 from gyroscope.advice.layer_families import join_words
 from gyroscope.advice.phrases import format_number
 from gyroscope.advice.record import Record
@@ -20,7 +20,6 @@ MARKS: dict[Cause, str] = {
     "frozen": "no gradient",
     "batches": "batches",
     "layer_gradient": "a layer's gradient",
-    "skipped": "skipped steps",
     "not_finite": "not finite",
     "resumed": "resumed",
 }
@@ -81,9 +80,6 @@ def _described(incident: Incident) -> tuple[str, Remedy]:
         return f"{when} {_written(incident)}.", FIND_WRITER
     if incident.cause == "layer_gradient":
         return _of_layer(incident), look_at_layer(incident.layers[0], incident.since, incident.end)
-    if incident.cause == "skipped":
-        text = f"{_skipped(incident)} because gradients overflowed at its scale or were NaN."
-        return text, look_at_batches(incident.since, incident.end)
     if incident.cause == "not_finite":
         return f"{when} weights or gradients of {join_words(incident.layers)} are not finite.", NOTHING
     if incident.cause == "resumed":
@@ -142,13 +138,6 @@ def _loss_jump(incident: Incident) -> str:
     also = f" Meanwhile {_factors(others)}." if others else ""
     cause = "No setting changed, so these batches are most likely unlike the others (data, labels or their order)"
     return f"{_when(incident)} {jumped} and stayed high until step {incident.end:,}. {cause}.{also}"
-
-
-def _skipped(incident: Incident) -> str:
-    skipped = f"{int(incident.evidence['skipped']):,} of {int(incident.evidence['tried']):,} steps"
-    if incident.end == incident.step:
-        return f"{_when(incident)} a GradScaler skipped {skipped}"
-    return f"From step {incident.since:,} to step {incident.end:,} a GradScaler skipped too many, {skipped} at worst"
 
 
 def _of_layer(incident: Incident) -> str:

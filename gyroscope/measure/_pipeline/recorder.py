@@ -18,7 +18,7 @@ import numpy as np
 from gyroscope._types import Array
 from gyroscope._worker import Worker
 from gyroscope.advice import Finding
-from gyroscope.advice.incidents import SERIES, Incident, IncidentDetector, incident_finding, loss_name
+from gyroscope.advice.incidents import SERIES, Incident, IncidentSearch, incident_finding, loss_name, named_values
 from gyroscope.measure._pipeline.layers import Tracked
 from gyroscope.measure._pipeline.optimizers import rule_or_none
 from gyroscope.measure._pipeline.sample_worker import RawSample, SampleProcessor
@@ -249,7 +249,7 @@ class IncidentAlarm:
     """Searches samples as they are stored, and calls the function once for each incident."""
 
     def __init__(self, on_incident: OnIncident, report: Callable[[str], None]) -> None:
-        self._detector = IncidentDetector()
+        self._search = IncidentSearch()
         self._layers: list[str] = []
         self._losses: list[tuple[int, float]] = []
         self._function = UserFunction(on_incident, "on_incident", report)
@@ -264,15 +264,15 @@ class IncidentAlarm:
     def update(self, step: int, layers: Mapping[str, LayerSample]) -> None:
         # A layer that no longer has a gradient is missing from the sample, but stays in the list.
         self._layers += [name for name in layers if name not in self._layers]
-        values = np.full((len(SERIES), len(self._layers)), np.nan)
+        values = np.full((1, len(SERIES), len(self._layers)), np.nan)
         for number, name in enumerate(self._layers):
             if name in layers:
-                values[:, number] = [stored_number(layers[name], *series) for series in SERIES.items()]
-        self._tell(self._detector.update(step, self._layers, values, *self._logged()))
+                values[0, :, number] = [stored_number(layers[name], *series) for series in SERIES.items()]
+        self._tell(self._search.read([step], self._layers, named_values(list(SERIES), values), *self._logged()))
 
     def close(self) -> None:
         """Search the losses after the last sample, and let the function finish, for a few seconds."""
-        self._tell(self._detector.finish(*self._logged()))
+        self._tell(self._search.finish(*self._logged()))
         self._function.close()
 
     def _logged(self) -> Array:

@@ -1,7 +1,7 @@
 """Trainings with a planted incident at a known step, and trainings without one."""
 
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar, final
@@ -18,27 +18,42 @@ from gyroscope.tools import Array, Int64
 from gyroscope_lab.tasks.images import Images
 from gyroscope_lab.training.by_name import named_training
 from gyroscope_lab.training.config import TrainConfig
-from gyroscope_lab.training.loop import Training
+from gyroscope_lab.training.loop import StepReport, Training
 from gyroscope_lab.training.problems import ImageProblem, Problem, Scores, TextProblem, make_problem
 
 Number = TypeVar("Number", np.int64, np.float64)
 # Inputs and targets of a batch -> those that replace them.
 Spoil = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
-# The tracker's default: each of the first steps, then every tenth. As a function it also applies on a busy machine.
-DENSE = 20
-EVERY = 10
-# Steps for which the learning rate is raised, labels are shuffled, a layer's gradient is too large, steps are skipped.
+# Steps for which the learning rate is raised, labels are shuffled, a layer's gradient is too large.
 RAISED = 3
 SHUFFLED = 50
 ENLARGED = 5
-SKIPPED = 20
-# Folder of the tracked run within that of a training.
-RUN = "rotation"
 
 
-def is_sampled(step: int) -> bool:
-    """Return whether a step is measured, as by the tracker's default on a machine that is not busy."""
-    return step < DENSE or step % EVERY == 0
+def is_tenth(step: int) -> bool:
+    """Return whether the tracker measures a step by default if steps take long enough: the first 20, then every tenth.
+
+    As a function it also applies on a busy machine.
+    """
+    return step < 20 or step % 10 == 0
+
+
+def is_default(step: int) -> bool:
+    """Return whether the tracker measures a step of these small networks by default.
+
+    Their steps take 2 to 7 ms, and samples every ten steps would take 12 to 17 % of the time. So from about step 200 on
+    the default measures every 160 or 320 steps. As a function this does not depend on the machine.
+    """
+    return step < 20 or step % (10 if step < 200 else 160) == 0
+
+
+# Which steps are measured, by the name of the run's folder. Both runs are of the same training.
+SAMPLINGS: dict[str, Callable[[int], bool]] = {"tenth": is_tenth, "default": is_default}
+
+
+def last_sample(before: int) -> int:
+    """Return the last step before another one that both runs measure."""
+    return max(step for step in range(before) if is_tenth(step) and is_default(step))
 
 
 @final
@@ -126,25 +141,6 @@ def enlarge_gradient(training: Training, layer: str) -> None:
     handle = parameter.register_post_accumulate_grad_hook(enlarge)
 
 
-def skip(training: Training, layer: str) -> None:
-    """Make the fused step do nothing, as a GradScaler does if a gradient is infinite."""
-    optimizer: Any = training.optimizers[0]
-    fused = [group["fused"] for group in optimizer.param_groups]
-
-    def take_back(*arguments: object) -> None:
-        for group, before in zip(optimizer.param_groups, fused, strict=True):
-            group["fused"] = before
-        del optimizer.found_inf
-        del optimizer.grad_scale
-        handle.remove()
-
-    for group in optimizer.param_groups:
-        group["fused"] = True
-    optimizer.found_inf = torch.ones(())
-    optimizer.grad_scale = torch.ones(())
-    handle = optimizer.register_step_post_hook(take_back)
-
-
 # Incidents by name: batches that are replaced for a number of steps …
 SPOILT: dict[str, tuple[Spoil, int]] = {
     "garbage batch": (garbage, 1),
@@ -159,22 +155,33 @@ DONE: dict[str, tuple[Callable[[Training, str], None], int]] = {
     "betas": (change_betas, 1),
     "layer's gradient": (enlarge_gradient, ENLARGED),
     "layer's gradient once": (enlarge_gradient, 1),
-    "skipped steps": (skip, SKIPPED),
 }
 PLANTED = (*SPOILT, *DONE)
 
 
+@contextmanager
+def tracked(training: Training, out: Path) -> Iterator[list[gyro.Tracker]]:
+    """Yield a tracker for each of `SAMPLINGS`."""
+    with ExitStack() as stack:
+        yield [
+            stack.enter_context(
+                gyro.Tracker(training.model, training.optimizers[0], out / name, every=every, start=training.step)
+            )
+            for name, every in SAMPLINGS.items()
+        ]
+
+
 def train_beginning(config: TrainConfig, out: Path, until: int) -> None:
-    """Train to the sampled step `until`. The checkpoint has the state before it, and the run has its sample."""
+    """Train to the sampled step `until`. The checkpoint has the state before it, and the runs have its sample."""
     training, _ = named_training(config, make_problem(config, None, torch.device("cpu")), out)
 
     def is_at(step: int) -> bool:
         return training.step == step
 
-    with gyro.Tracker(training.model, training.optimizers[0], out / RUN, every=is_sampled) as tracker:
+    with tracked(training, out) as (tracker, other):
         for step in (until, until + 1):
             with suppress(KeyboardInterrupt):
-                training.take_steps(tracker, lambda done: None, partial(is_at, step))
+                training.take_steps(tracker, lambda done: other.log(loss=done.loss), partial(is_at, step))
             training.out = out / "after"  # the next checkpoint must not become the newest
 
 
@@ -189,7 +196,7 @@ def train_planted(
     beginning: Path | None = None,
     report: Callable[[float], None] = lambda share: None,
 ) -> Path:
-    """Train with or without an incident, and return the folder of the tracked run.
+    """Train with or without an incident, and return the folder with a run for each of `SAMPLINGS`.
 
     Arguments:
         config: the training.
@@ -212,17 +219,17 @@ def train_planted(
         training.problem = SpoiltBatches(problem, range(at, at + steps), spoil)
     act, steps = DONE.get(planted, (None, 0))
     last = training.steps if until is None else until
+    with tracked(training, out) as (tracker, other):
 
-    def on_step(done: object) -> None:
-        report(training.step / last)
-        if act is not None and at <= training.step < at + steps:
-            act(training, layer)
+        def on_step(done: StepReport) -> None:
+            other.log(loss=done.loss)
+            report(training.step / last)
+            if act is not None and at <= training.step < at + steps:
+                act(training, layer)
 
-    path = out / RUN
-    tracker = gyro.Tracker(training.model, training.optimizers[0], path, every=is_sampled, start=training.step)
-    with tracker, suppress(KeyboardInterrupt):
-        training.take_steps(tracker, on_step, lambda: training.step == until)
-    return path
+        with suppress(KeyboardInterrupt):
+            training.take_steps(tracker, on_step, lambda: training.step == until)
+    return out
 
 
 @final

@@ -1,18 +1,20 @@
-"""Ten incidents are named with their step and cause from step 60 on, and trainings without any raise no alarm.
+"""Nine incidents are named with their step and cause from step 60 on, and trainings without any raise no alarm.
 
 Three networks train with a schedule of 1,500 steps: digits with batch norm under AdamW, digits without norm under SGD
-with momentum, and a GPT on Python's standard library under AdamW. They are sampled at the first 20 steps and then every
-ten. One of ten incidents is planted before step 60, 300, 503 or 1,203: the learning rate × 10 for three steps, a batch
-of noise, shuffled targets for 50 steps, a frozen layer, the weights of a layer × 2, weight decay × 100, other betas,
-one layer's gradient × 100 for five steps or for one, or twenty steps skipped as by a GradScaler. Each training then
-goes on for 130 steps. The search for incidents runs with the logged loss and without it. All trainings of a network and
-step branch off from one training, and a test asserts that this gives the numbers of whole trainings. Twenty trainings
-without an incident count false alarms. The thresholds were chosen with seeds 10 to 12, and are judged here with seeds
-from 100 on.
+with momentum, and a GPT on Python's standard library under AdamW. One of nine incidents is planted before step 60, 300,
+503 or 1,203: the learning rate × 10 for three steps, a batch of noise, shuffled targets for 50 steps, a frozen layer,
+the weights of a layer × 2, weight decay × 100, other betas, or one layer's gradient × 100 for five steps or for one.
+Each training then goes on for at least 130 steps. Two trackers sample it. Both take the first 20 steps and then every
+tenth. From step 200 on the second one takes every 160th, as the tracker's default does on networks as small as these,
+to keep its budget. On networks whose steps take over 0.1 s the default stays at every tenth. The search for incidents
+runs with the logged loss and without it. All trainings of a network and step branch off from one training, and a test
+asserts that this gives the numbers of whole trainings. Twenty trainings without an incident count false alarms. The
+thresholds were chosen with seeds 10 to 12, and are judged here with seeds from 100 on.
 """
 
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -20,7 +22,16 @@ from typing import Any
 
 from gyroscope.advice.incidents import Incident, incidents
 from gyroscope.store import open_run
-from gyroscope_lab.beyond._planted import EVERY, PLANTED, RUN, BranchedRun, train_beginning, train_planted
+from gyroscope.tools import Int64
+from gyroscope_lab.beyond._planted import (
+    PLANTED,
+    SAMPLINGS,
+    BranchedRun,
+    is_default,
+    last_sample,
+    train_beginning,
+    train_planted,
+)
 from gyroscope_lab.framework.claims import Claim, at_least, at_most
 from gyroscope_lab.framework.experiment import Measurements, Result, Trial
 from gyroscope_lab.framework.figures import COLOURS, Figure, styled
@@ -51,7 +62,7 @@ NETWORKS: dict[str, tuple[dict[str, Any], str]] = {
 }
 # Sampled steps and steps between two samples, in the early stage of the baselines and after it.
 PLACES = (60, 300, 503, 1203)
-# Steps that a training takes after the incident.
+# Least steps that a training takes after the incident.
 AFTER = 130
 # Seed of the first trainings, which no threshold was chosen with.
 FIRST_SEED = 100
@@ -88,15 +99,18 @@ CAUSES = {
     "betas": "betas",
     "layer's gradient": "layer_gradient",
     "layer's gradient once": "layer_gradient",
-    "skipped steps": "skipped",
 }
-# At step 60 the networks know so little that batches of noise are like others.
-INVISIBLE = ("garbage batch", "shuffled labels")
-# Without a loss, a batch between two samples leaves only what momentum and second moments keep of it, and early ones
-# are judged by few samples.
-HIDDEN = ("garbage batch", "shuffled labels")
 # Settings are read at every step.
 SETTINGS = ("learning rate", "weight decay", "betas")
+# These are not, but the loss is.
+IN_LOSS = ("garbage batch", "shuffled labels")
+# The runs and whether the search reads the loss.
+VIEWS = (
+    "every tenth step, with the loss",
+    "every tenth step, without",
+    "by default, with the loss",
+    "by default, without",
+)
 
 
 @dataclass(frozen=True)
@@ -133,46 +147,56 @@ class WithoutLoss:
 def beginning_of(config: TrainConfig, at: int) -> "tempfile.TemporaryDirectory[str]":
     """Train up to the last sample before step `at`, from which all trainings with an incident there branch off."""
     folder = tempfile.TemporaryDirectory()
-    train_beginning(config, Path(folder.name), (at - 1) // EVERY * EVERY)
+    train_beginning(config, Path(folder.name), last_sample(at))
     return folder
 
 
+def end_after(at: int) -> int:
+    """Return the number of steps after which both trackers have two samples of an incident, and more."""
+    second = [step for step in range(at, at + 1000) if is_default(step)][1]
+    return max(at + AFTER, second + 1)
+
+
 def measure(trial: Trial[Config]) -> Measurements:
-    """Measure whether the planted incident was named, with the loss and without, and how many others were."""
+    """Measure whether the planted incident was named in each of the views, and how many others were."""
     what, _, rest = str(trial.part).partition("/")
     common: dict[str, Any] = {"steps": trial.config.steps, "seed": FIRST_SEED + trial.seed}
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         out = Path(folder)
         if what == "clean":
             config = TrainConfig(**CLEAN[int(rest)], **common)
-            with open_run(train_planted(config, out, report=trial.report)) as run:
-                return judged(run, what, 0)
+            path = train_planted(config, out, report=trial.report)
+            return judged([stack.enter_context(open_run(path / name)) for name in SAMPLINGS], what, 0)
         network, _, place = rest.partition("/")
         at = int(place)
         settings, layer = NETWORKS[network]
         config = TrainConfig(**settings, **common)
         begun = Path(beginning_of(config, at).name)
         path = train_planted(
-            config, out, planted=what, at=at, layer=layer, until=at + AFTER, beginning=begun, report=trial.report
+            config, out, planted=what, at=at, layer=layer, until=end_after(at), beginning=begun, report=trial.report
         )
-        with open_run(begun / RUN) as first, open_run(path) as run:
-            return judged(BranchedRun(first, run), what, at)
+        pairs = [[stack.enter_context(open_run(each / name)) for each in (begun, path)] for name in SAMPLINGS]
+        return judged([BranchedRun(first, run) for first, run in pairs], what, at)
 
 
-def judged(record: Any, what: str, at: int) -> Measurements:
-    """Judge a run with the loss and without: was it named, with its exact step, and how many others were found."""
-    views = [incidents(view) for view in (record, WithoutLoss(record))]
-    named = [[incident for incident in found if is_named(incident, what, at)] for found in views]
+def judged(records: Sequence[Any], what: str, at: int) -> Measurements:
+    """Judge runs with the loss and without: was it named, with its exact step, and how many others were found."""
+    views = [(record, incidents(view)) for record in records for view in (record, WithoutLoss(record))]
+    named = [[incident for incident in found if is_named(incident, what, at, run.steps)] for run, found in views]
     return {
         "named": [bool(each) for each in named],
         "exact": [any(incident.step == at for incident in each) for each in named],
-        "others": [len(found) - len(each) for found, each in zip(views, named, strict=True)],
+        "others": [len(found) - len(each) for (_, found), each in zip(views, named, strict=True)],
     }
 
 
-def is_named(incident: Incident, what: str, at: int) -> bool:
+def is_named(incident: Incident, what: str, at: int, steps: Int64) -> bool:
     """Return whether this is the planted incident: the same cause, and its step within one sample."""
-    return incident.cause == CAUSES.get(what) and abs(incident.step - at) <= EVERY
+    before = steps[steps < at][-1:]
+    after = steps[steps > at][:1]
+    return incident.cause == CAUSES.get(what) and bool(
+        (before <= incident.step).all() and (incident.step <= after).all()
+    )
 
 
 def false_alarms(result: Result[Config], view: int) -> float:
@@ -189,7 +213,7 @@ def _parts(result: Result[Config], kinds: Iterable[str], at: int) -> list[int]:
 
 
 def plot(result: Result[Config]) -> Figure:
-    """Draw the share of the networks in which each incident was named with the logged loss, by step."""
+    """Draw the share of the networks in which each incident was named at every tenth step, with the loss."""
     figure = Figure()
     for at, colour in zip(PLACES, COLOURS, strict=False):
         shares = [float(result["named"][:, _parts(result, [what], at), 0].mean()) for what in PLANTED]
@@ -201,18 +225,32 @@ def plot(result: Result[Config]) -> Figure:
 
 
 def claims(result: Result[Config]) -> list[Claim]:
-    """Claim nine in ten incidents, every setting with its exact step, and at most one false alarm in 30,000 steps."""
+    """Claim nine in ten incidents, every setting with its exact step, and at most one false alarm in 30,000 steps.
+
+    After step 200 the default sees a layer too rarely to name more than what lasts or is known of every step.
+    """
     made = []
     for at in PLACES:
-        visible = [what for what in PLANTED if at > PLACES[0] or what not in INVISIBLE]
-        for view, name in enumerate(("with the loss", "without")):
-            kinds = [what for what in visible if view == 0 or what not in HIDDEN]
+        for view, name in enumerate(VIEWS):
+            kinds = [what for what in PLANTED if _is_claimed(what, at, view)]
             numbers = _parts(result, kinds, at)
             text = f"share of {len(numbers)} incidents ({len(kinds)} kinds) named at step {at:,}, {name}"
             made.append(at_least(text, 0.9, result["named"][:, numbers, view].mean(1)))
     settings = [number for at in PLACES for number in _parts(result, SETTINGS, at)]
-    exact = result["exact"][:, settings, 0].mean(1)
-    made.append(at_least(f"share of {len(settings)} jumps of settings named with their exact step", 1.0, exact))
-    for view, name in enumerate(("with the loss", "without")):
+    for view in (0, 2):
+        exact = result["exact"][:, settings, view].mean(1)
+        text = f"share of {len(settings)} jumps of settings named with their exact step, {VIEWS[view]}"
+        made.append(at_least(text, 1.0, exact))
+    for view, name in enumerate(VIEWS):
         made.append(at_most(f"false alarms in 10,000 clean steps, {name}", 1 / 3, [false_alarms(result, view)]))
     return made
+
+
+def _is_claimed(what: str, at: int, view: int) -> bool:
+    """Return whether an incident at a step can be named from what a view has."""
+    has_loss = view % 2 == 0
+    if what in IN_LOSS:
+        # At the first step the networks know so little that batches of noise are like others. Without a loss, a batch
+        # between two samples leaves only what momentum and second moments keep of it.
+        return has_loss and at > PLACES[0]
+    return what in (*SETTINGS, "frozen layer") or view < 2 or at == PLACES[0]

@@ -1,7 +1,8 @@
-"""The input and output of incident detectors: one sample of all layers, and an event."""
+"""The input and output of the search for incidents: consecutive samples of all layers, and an event."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from math import nan
 from typing import Literal, final
 
 import numpy as np
@@ -23,7 +24,6 @@ SERIES = {
     "update_norm": "rms",
     "angular_update": "rms",
     "accumulated_angle": "rms",
-    "skipped_steps": "mean",
     "lr_jump_step": "mean",
     "lr_before_jump": "mean",
     "setting_jump_step": "mean",
@@ -38,7 +38,6 @@ Cause = Literal[
     "frozen",
     "batches",
     "layer_gradient",
-    "skipped",
     "not_finite",
     "resumed",
 ]
@@ -74,40 +73,55 @@ class Incident:
 
 @final
 @dataclass(frozen=True, eq=False)
-class LayerValues:
-    """One sample: for each name of `SERIES` a number per layer, NaN if there is none.
+class Samples:
+    """Consecutive samples of a run.
 
-    since  first step after the last sample
+    layers  names of the layers
+    steps   steps of the samples
+    values  for each name of `SERIES` an array (samples, layers), NaN if there is no value
+    first   number of samples of the run before these
+    peak    highest learning rate of each layer before these
     """
 
-    since: int
-    step: int
     layers: Sequence[str]
+    steps: Array
     values: Mapping[str, Array]
+    first: int = 0
+    peak: Array | float = nan
 
     def __getitem__(self, name: str) -> Array:
         return self.values[name]
 
-    @property
-    def spacing(self) -> int:
-        """Steps since the last sample."""
-        return self.step - self.since + 1
-
-    @property
-    def present(self) -> Mask:
-        """Layers that took part in the step."""
-        return np.isfinite(self["lr"])
+    def __len__(self) -> int:
+        return len(self.steps)
 
     @property
     def highest_lr(self) -> Array:
-        """Highest learning rate since the last sample, or that of this step if the run did not record it."""
+        """Highest learning rate since the previous sample, or that of the step if the run did not record it."""
         return np.fmax(self["highest_lr"], self["lr"])
+
+    def row(self, step: float) -> int:
+        """Return the row of the first sample from a step on, or of the last sample."""
+        return min(int(np.searchsorted(self.steps, step)), len(self.steps) - 1)
+
+    def since(self, row: int) -> int:
+        """Return the first step after the sample before a row."""
+        return int(self.steps[row - 1]) + 1 if row else 0
 
     def named(self, mask: Mask) -> tuple[str, ...]:
         """Return the names of the layers that a mask marks."""
         return tuple(self.layers[number] for number in np.flatnonzero(mask).tolist())
 
 
-def jumped(now: Array, before: Array | float, factor: float = limit.SETTING_JUMP) -> Mask:
-    """Return the layers whose setting rose or fell by more than a factor."""
+def previous(values: Array) -> Array:
+    """Return for each row the one before it, NaN for the first.
+
+    >>> previous(np.array([1, 2, 3])).tolist()
+    [nan, 1.0, 2.0]
+    """
+    return np.concatenate([np.full((1, *values.shape[1:]), nan), values[:-1]])[: len(values)]
+
+
+def jumped(now: Array, before: Array, factor: float = limit.SETTING_JUMP) -> Mask:
+    """Return where a setting rose or fell by more than a factor."""
     return np.asarray((now > factor * before) | (before > factor * now))
