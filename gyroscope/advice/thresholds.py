@@ -182,7 +182,7 @@ LAYER_DENOMINATOR_FLOOR = 0.3
 LEVELS_EVERY = 5
 # A deviation counts as part of an incident above this share of its peak, in logarithms. Below it, training recovers.
 MIN_LASTING_SHARE = 0.6
-# Samples, or blocks of losses, without such a deviation after which training has recovered.
+# Blocks of losses without such a deviation after which training has recovered.
 RECOVERY = 10
 # Relative change of a norm between samples that neither rounding nor sampling explains.
 NORM_JUMP = 0.2

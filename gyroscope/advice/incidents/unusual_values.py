@@ -113,7 +113,7 @@ def _caution(known: Array, past: Past) -> float:
     return past.caution if len(known) < past.enough else 1.0
 
 
-def unusual_losses(steps: Int64, losses: Array, rose: Mask, restarted: Mask, first: int = 0) -> list[Incident]:
+def unusual_losses(steps: Array, losses: Array, rose: Mask, restarted: Mask, first: int = 0) -> list[Incident]:
     """Return single losses beyond the threshold, and jumps that last.
 
     A jump lasts if it raises most losses of a block. Single spikes do not, and they do not hide a jump.
@@ -170,7 +170,7 @@ def _jumps(deviation: Array, jump: Mask) -> Iterator[Rise]:
         yield Rise(begin, end, height, lasts=True)
 
 
-def _joined(steps: Int64, deviation: Array, rises: Iterable[Rise]) -> list[Incident]:
+def _joined(steps: Array, deviation: Array, rises: Iterable[Rise]) -> list[Incident]:
     """Return incidents of rises that follow each other, without those from which training is recovering."""
     found: list[Incident] = []
     peak = 0.0
@@ -243,29 +243,21 @@ def unusual_batches(samples: Samples, table: Array) -> list[Incident]:
 
 
 def _beyond(deviation: Array, floor: float, begin: Int64) -> Iterator[int]:
-    """Yield the rows whose deviation is beyond the threshold, without those from which training is recovering."""
+    """Yield the rows whose deviation is beyond the threshold, given the usual ones since a row."""
     beyond = np.zeros(len(deviation), bool)
-    peak = 0.0
-    last = 0
     for row in np.flatnonzero(deviation > floor).tolist():
         past = slice(max(begin[row], row - OF_SAMPLES.memory), row)
         known = deviation[past][~beyond[past]]
         known = known[~np.isnan(known)]
-        if len(known) < OF_SAMPLES.needed or deviation[row] <= allowed(known, OF_SAMPLES):
-            continue
-        beyond[row] = True
-        if row - last > limit.RECOVERY:
-            peak = 0.0
-        last = row
-        if deviation[row] > limit.MIN_LASTING_SHARE * peak:
-            peak = float(deviation[row])
+        if len(known) >= OF_SAMPLES.needed and deviation[row] > allowed(known, OF_SAMPLES):
+            beyond[row] = True
             yield row
 
 
 def single_layers(samples: Samples, table: Array) -> Iterator[Incident]:
     """Yield the layer that differs most from its own past and from what the other layers do, in each sample.
 
-    A layer's deviation is measured from its own median, and from the median deviation of the other layers. So an effect
+    A layer's deviation is measured from its own median, and from the median deviation of all layers. So an effect
     of a batch on all layers is not attributed to one layer. An effect on some layers is not either, because the
     gradients of all queries and keys grow together when attention begins to learn.
     """
@@ -295,7 +287,7 @@ def single_layers(samples: Samples, table: Array) -> Iterator[Incident]:
 
 def _is_alone(now: Array, known: Array, number: int, parameters: Array) -> Mask:
     """Return the layers that differ from the others by more than the floor and by more than in the past."""
-    alone = now - median_of_others(now)
+    alone = now - middle_of(now)
     far: Mask = (now > LAYER_FLOORS[number]) & (alone > ALONE_FLOORS[number])
     if not far.any():
         return far
@@ -303,7 +295,7 @@ def _is_alone(now: Array, known: Array, number: int, parameters: Array) -> Mask:
     far &= own & (alone > limit.MIN_ALONE * np.fmax.reduce(alone[~own], initial=0.0))
     if not far.any():
         return far
-    past = known - median_of_others(known)
+    past = known - middle_of(known)[:, None]
     for layer in np.flatnonzero(far).tolist():
         usual = past[~np.isnan(past[:, layer]), layer]
         far[layer] = len(usual) >= NEEDED[number] and alone[layer] > allowed(usual, OF_SAMPLES)
@@ -321,23 +313,3 @@ def middle_of(values: Array) -> Array:
     lower = np.take_along_axis(in_order, np.maximum(count - 1, 0) // 2, axis=-1)
     upper = np.take_along_axis(in_order, np.minimum(count // 2, values.shape[-1] - 1), axis=-1)
     return np.asarray((lower + upper)[..., 0] / 2)
-
-
-def median_of_others(values: Array) -> Array:
-    """Return for each value the median of all others along the last axis. NaN are left out. That of none is NaN.
-
-    >>> median_of_others(np.array([1.0, 2.0, 10.0, 4.0])).tolist()
-    [4.0, 4.0, 2.0, 2.0]
-    """
-    in_order = np.sort(values, axis=-1)  # NaN at the end
-    last = values.shape[-1] - 1
-    others = np.count_nonzero(~np.isnan(values), axis=-1, keepdims=True) - 1
-
-    def without_itself(position: Int64) -> Array:
-        # If the value itself is at or before a position, the next value moves up to that position without it.
-        at = np.take_along_axis(in_order, np.clip(position, 0, last), axis=-1)
-        after = np.take_along_axis(in_order, np.clip(position + 1, 0, last), axis=-1)
-        return np.where(values <= at, after, at)
-
-    middle = (without_itself((others - 1) // 2) + without_itself(others // 2)) / 2
-    return np.where(others < 1, nan, middle)
