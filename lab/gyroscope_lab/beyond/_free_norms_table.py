@@ -1,4 +1,4 @@
-"""results/beyond/free_norms.md: the trial of free norms so far, from the stores of trainings, and its decision.
+"""results/free_norms.md: the trial of free norms so far, from the stores of trainings, and its decision.
 
 Everything is computed from stored trainings, so a trial that still runs has a table too.
 """

@@ -94,4 +94,4 @@ def claims(result: Result[DecisionConfig]) -> list[Claim]:
 
 def write_summary(out: Path) -> None:
     """Write the table of all networks and the decision. The runner calls it."""
-    write_table(out / "beyond" / "free_norms.md", CONFIGS)
+    write_table(out / "free_norms.md", CONFIGS)
