@@ -10,7 +10,6 @@ from gyroscope.advice import thresholds as limit
 from gyroscope.advice.findings import NOTHING, Remedy, Severity
 from gyroscope.advice.layer_facts import LayerFacts
 from gyroscope.advice.phrases import format_number
-from gyroscope.theory import AdamL2
 
 # Experiments of `gyroscope_lab.remedies` that tested a printed remedy. Each is a section of results/advice.md.
 TRIALS = (
@@ -99,7 +98,9 @@ def look_at_layer(name: str, first: int, last: int) -> Remedy:
 
 def balance_layers(layer: LayerFacts) -> Remedy:
     """Return what makes layers rotate alike. In trials it lowered the loss only for Adam with L2."""
-    return DECOUPLE if isinstance(layer.rule, AdamL2) else own_imbalance(layer)
+    rule = layer.rule
+    is_adam_with_l2 = rule is not None and rule.adam_betas is not None and not rule.is_decoupled
+    return DECOUPLE if is_adam_with_l2 else own_imbalance(layer)
 
 
 def own_imbalance(layer: LayerFacts) -> Remedy:

@@ -10,7 +10,7 @@ from gyroscope.advice import thresholds as limit
 from gyroscope.advice.findings import Finding, make_finding
 from gyroscope.advice.layer_facts import LayerFacts, Layers
 from gyroscope.advice.phrases import format_number, format_range
-from gyroscope.theory import AdamW, stability
+from gyroscope.theory import stability
 from gyroscope.theory.layer_prediction import LayerPrediction
 
 STABILITY = "stable iff ln(β2/β1²) > 0 (exact), C = 2/β1 - 1/β2 - 1 > 0 (CT, continuous)"
@@ -28,7 +28,8 @@ def small_norms(predictions: Sequence[LayerPrediction]) -> Iterator[Finding]:
 
 def _start_ratio(prediction: LayerPrediction) -> float | None:
     plain = prediction.rule.plain
-    is_tried = prediction.rule.keeps_norm and not prediction.rule.follows_base and isinstance(plain, AdamW)
+    is_tried = prediction.rule.keeps_norm and not prediction.rule.follows_base
+    is_tried = is_tried and plain.is_decoupled and plain.adam_betas is not None
     if not is_tried or plain is prediction.rule or prediction.layer.missing(plain):
         return None
     norm = plain.equilibrium(**prediction.layer.known).norm
