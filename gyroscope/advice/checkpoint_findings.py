@@ -10,7 +10,7 @@ from gyroscope.advice.judgements.as_predicted import is_scale_sensitive, last_st
 from gyroscope.advice.judgements.checkpoint_drift import LayerDrift, drift
 from gyroscope.advice.judgements.failed import diverged
 from gyroscope.advice.judgements.optimizer_options import unstable_betas
-from gyroscope.advice.judgements.rotation import dead_vectors, fast_last_step, fast_rotation
+from gyroscope.advice.judgements.rotation_speed import dead_vectors, fast_last_step, fast_rotation
 from gyroscope.advice.judgements.unknown import assumptions, estimates, missing_input
 from gyroscope.advice.layer_facts import LayerFacts, Layers
 from gyroscope.advice.summary import summarize

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from gyroscope.advice.findings import Findings
 from gyroscope.advice.judgements.imbalance import planned_imbalance
 from gyroscope.advice.judgements.optimizer_options import small_norms, unstable_betas
-from gyroscope.advice.judgements.rotation import fast_rotation, fast_start
+from gyroscope.advice.judgements.rotation_speed import fast_rotation, fast_start
 from gyroscope.advice.judgements.unknown import assumptions, missing_input
 from gyroscope.advice.layer_facts import LayerFacts, Layers
 from gyroscope.advice.summary import summarize

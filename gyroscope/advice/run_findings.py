@@ -7,7 +7,7 @@ import numpy as np
 from gyroscope.advice.findings import Finding, Findings
 from gyroscope.advice.history import LayerHistory, layer_histories
 from gyroscope.advice.incidents.incident_findings import incident_findings
-from gyroscope.advice.judgements import imbalance, optimizer_options, rotation
+from gyroscope.advice.judgements import imbalance, optimizer_options, rotation_speed
 from gyroscope.advice.judgements import unknown as not_known
 from gyroscope.advice.judgements.as_predicted import as_predicted, scale_sensitive
 from gyroscope.advice.judgements.failed import diverged
@@ -72,7 +72,7 @@ def _finite_findings(
     among = [layer.name for layer in judged]
     by_name = {layer.name: layer for layer in judged if is_measured(layer)}
     # Layers whose norm is held by another force do not count for the balance.
-    explained = [*scale_sensitive(layers), *rotation.frozen_entries(layers)]
+    explained = [*scale_sensitive(layers), *rotation_speed.frozen_entries(layers)]
     usual = _without(layers, explained)
     compared = usual.where(lambda layer: layer.is_comparable)
 
@@ -81,12 +81,12 @@ def _finite_findings(
 
     findings = [
         *explained,
-        *rotation.stopped(layers),
-        *rotation.fast_start(layers, needed_warmups, happened=True),
-        *rotation.fast_rotation(layers),
+        *rotation_speed.stopped(layers),
+        *rotation_speed.fast_start(layers, needed_warmups, happened=True),
+        *rotation_speed.fast_rotation(layers),
         *imbalance.layer_imbalance(layers, speeds_in_groups([by_name[name] for name in compared.names])),
         *imbalance.neuron_imbalance(usual),
-        *rotation.dead_vectors(layers),
+        *rotation_speed.dead_vectors(layers),
         *optimizer_options.unstable_betas(layers),
         *not_known.not_measured([name for name in among if name not in by_name], among),
         *not_known.unpredicted(list(by_name.values()), among, getattr(record, "notes", ())),

@@ -118,6 +118,8 @@ def frozen_share(layer: LayerHistory) -> float:
 def neuron_spread(layer: LayerHistory) -> tuple[float, float]:
     """Return the 95th over the 5th percentile of the neurons' rotation, and the same under noise."""
     count = vectors(layer)
+    if count < 1:
+        return nan, nan
     # The 5th percentile is then that of dead vectors, which have a separate finding.
     if layer.mean(layer.series("dead_vectors")) / max(count, 1.0) > limit.OUTER_SHARE / 2:
         return nan, nan

@@ -67,11 +67,10 @@ def state_sentence(layers: Layers, steps: float | None = None, *, is_running: bo
     others = {state: known.in_state(state) for state in STATES if state not in {layer.state for layer in members}}
     exceptions = [f"{rest.describe()} ({state})" for state, rest in others.items() if rest]
     text = STATES[main]
-    if main == "in equilibrium" and steps:
-        late = _late(members, steps)
-        usual = members.where(lambda layer: layer not in late)
-        text = _arrival(usual, steps)
-        if late:
+    if main == "in equilibrium":
+        late = _late(members, steps or 0.0)
+        text = _arrival(members.where(lambda layer: layer not in late), steps)
+        if late and steps:
             exceptions.insert(0, f"{late.describe()} ({_share([layer.settled_at for layer in late], steps)})")
     if is_running and main == "short":
         text = f"So far {text[0].lower()}{text[1:]}"
@@ -88,11 +87,11 @@ def _late(layers: Layers, steps: float) -> Layers:
     return layers.where(lambda layer: layer.settled_at > bound)
 
 
-def _arrival(layers: Layers, steps: float) -> str:
+def _arrival(layers: Layers, steps: float | None) -> str:
     """Return when layers reach equilibrium, and whether most of them fall out of it at the end."""
     settled = [layer.settled_at for layer in layers if isfinite(layer.settled_at)]
-    text = "The run is in equilibrium"
-    if len(settled) == len(layers):
+    text = STATES["in equilibrium"]
+    if steps and len(settled) == len(layers):
         text = f"The run reaches equilibrium {_share(settled, steps)}"
     fallen = layers.in_state("falls out")
     return f"{text} and falls out of it at the end" if 2 * len(fallen) > len(layers) else text

@@ -265,7 +265,7 @@ class Run:
         if name in known:
             return known[name]
         nothing = "log some with tracker.log(loss=loss)" if kind == "scalar" else "there is none yet"
-        remedy = did_you_mean(name, known, most=3, cutoff=0.4) if known else nothing
+        remedy = did_you_mean(name, known, limit=3, cutoff=0.4) if known else nothing
         raise ValueError(f"There is no {kind} {name!r} in {self.path}: {remedy}")
 
     def _column(self, quantity: str, stat: str) -> int:

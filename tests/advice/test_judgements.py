@@ -11,7 +11,7 @@ from gyroscope.advice import thresholds as limit
 from gyroscope.advice.findings import KINDS
 from gyroscope.advice.judgements.imbalance import last_speeds, layer_imbalance
 from gyroscope.advice.judgements.optimizer_options import unstable_betas
-from gyroscope.advice.judgements.rotation import dead_vectors, fast_rotation
+from gyroscope.advice.judgements.rotation_speed import dead_vectors, fast_rotation
 from gyroscope.advice.layer_facts import LayerFacts, Layers
 from gyroscope.theory import AdamW
 

@@ -19,7 +19,7 @@ SCRIPTS = sorted((PACKAGE / "render" / "assets").glob("*.js"))
 PLAIN = {0, 1, 2, 10}
 ALLOWED = {
     # The definition of a standard deviation by a median.
-    "baseline.py": ["NORMAL = 1.4826"],
+    "unusual_values.py": ["NORMAL = 1.4826"],
     # How labels are cut.
     "layer_families.py": ["USUAL_SHARE = 0.6"],
     # How far a picture reaches.

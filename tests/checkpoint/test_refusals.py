@@ -273,10 +273,10 @@ def test_state_that_is_not_finite_is_a_finding_and_gives_no_number():
     state["optimizer"]["state"][0]["exp_avg"][3, 5] = float("nan")
     autopsy = gyro.autopsy(state)
     assert autopsy.findings[0].kind == "diverged"
-    assert autopsy.findings[0].evidence == {"vectors": 1.0}
+    assert autopsy.findings[0].evidence == {"worst_share": 1 / 48}
     assert np.flatnonzero(np.isnan(autopsy.layers["0.weight"].rotations)).tolist() == [3]
     state["optimizer"]["state"][0]["exp_avg_sq"][:] = float("nan")
-    assert gyro.autopsy(state).findings[0].evidence == {"vectors": 48.0}
+    assert gyro.autopsy(state).findings[0].evidence == {"worst_share": 1.0}
 
 
 @pytest.mark.parametrize("count", [-3, float("nan"), torch.ones(3), None])

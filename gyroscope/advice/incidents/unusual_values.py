@@ -143,7 +143,7 @@ def unusual_losses(steps: Array, losses: Array, rose: Mask, restarted: Mask, fir
     return _joined(steps, deviation, [*_singles(deviation, single), *_jumps(deviation, jump)])
 
 
-class Rise(NamedTuple):
+class HighLosses(NamedTuple):
     """Losses `begin` to `end`, both included, that are above the usual by `height`."""
 
     begin: int
@@ -152,12 +152,12 @@ class Rise(NamedTuple):
     lasts: bool
 
 
-def _singles(deviation: Array, single: Mask) -> Iterator[Rise]:
+def _singles(deviation: Array, single: Mask) -> Iterator[HighLosses]:
     for number in np.flatnonzero(single).tolist():
-        yield Rise(number, number, float(deviation[number]), lasts=False)
+        yield HighLosses(number, number, float(deviation[number]), lasts=False)
 
 
-def _jumps(deviation: Array, jump: Mask) -> Iterator[Rise]:
+def _jumps(deviation: Array, jump: Mask) -> Iterator[HighLosses]:
     block = OF_LOSSES.block
     edges = np.flatnonzero(np.diff(jump, prepend=False, append=False))
     for start, stop in edges.reshape(-1, 2).tolist():
@@ -167,10 +167,10 @@ def _jumps(deviation: Array, jump: Mask) -> Iterator[Rise]:
         above = deviation[before : start + block] - height / 2
         begin = before + int(np.argmin(np.cumsum([0.0, *above])))
         end = start + int(np.flatnonzero(deviation[start:stop] > height / 2)[-1])
-        yield Rise(begin, end, height, lasts=True)
+        yield HighLosses(begin, end, height, lasts=True)
 
 
-def _joined(steps: Array, deviation: Array, rises: Iterable[Rise]) -> list[Incident]:
+def _joined(steps: Array, deviation: Array, rises: Iterable[HighLosses]) -> list[Incident]:
     """Return incidents of rises that follow each other, without those from which training is recovering."""
     found: list[Incident] = []
     peak = 0.0
