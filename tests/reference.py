@@ -95,131 +95,34 @@ class LionDirection:
         return w - lr * wd * w + lr * update
 
 
-class CoupledDirection:
-    """A rule with L2 in the gradient: its update is made of m, which averages g, divided by the size of G = g + λω.
+class AdamL2Direction:
+    """Adam with L2 in the gradient: m̂/(√v̂ + ε), m averages g and v the square of G = g + λω.
 
     A weight that does not turn gets G for both. The special variant (RE section 3) turns the part of the loss, in which
     m averages g alone, by AdamW's angle.
     """
 
-    eps = 1e-8
-
-    def __init__(self, betas=(0.9, 0.999)):
-        self.betas = betas
+    def __init__(self, betas=(0.9, 0.999), amsgrad=False):
+        self.betas, self.amsgrad, self.eps = betas, amsgrad, 1e-8
         self.correlations = [betas[0] ** k for k in range(1, 1000)]
 
     def __call__(self, w, g, state, t, G=None):
-        return -self.fraction(g, g if G is None else G, state, t)
-
-    def fraction(self, g, G, state, t):
-        raise NotImplementedError
+        G = g if G is None else G
+        beta1, beta2 = self.betas
+        m = state["m"] = beta1 * state.get("m", 0) + (1 - beta1) * g
+        v = state["v"] = beta2 * state.get("v", 0) + (1 - beta2) * G * G
+        if self.amsgrad:
+            v = state["largest"] = torch.maximum(state.get("largest", v), v)
+        return -m / (1 - beta1**t) / ((v / (1 - beta2**t)).sqrt() + self.eps)
 
     def noise_average(self, t):
-        return 1.0, 1.0
-
-    def average(self, g, state, beta, name="m"):
-        state[name] = beta * state.get(name, 0) + (1 - beta) * g
-        return state[name]
+        return AdamWDirection.noise_average(self, t)
 
     def angle(self, lr, wd):
         return math.sqrt(2 * lr * wd / 19)  # AdamW's at β1 = 0.9, RE Table 1
 
     def plain(self, w, update, lr, wd):
         return w + lr * update
-
-
-class AdamL2Direction(CoupledDirection):
-    """m̂/(√v̂ + ε)."""
-
-    noise_average = AdamWDirection.noise_average
-
-    def __init__(self, betas=(0.9, 0.999), amsgrad=False):
-        super().__init__(betas)
-        self.amsgrad = amsgrad
-
-    def fraction(self, g, G, state, t):
-        beta1, beta2 = self.betas
-        m, v = self.average(g, state, beta1), self.average(G * G, state, beta2, "v")
-        if self.amsgrad:
-            v = state["largest"] = torch.maximum(state.get("largest", v), v)
-        return m / (1 - beta1**t) / ((v / (1 - beta2**t)).sqrt() + self.eps)
-
-
-class NAdamL2Direction(CoupledDirection):
-    """Dozat 2016 with torch's ramp of the momentum: μ_t = β1(1 - 0.96^(0.004t)/2)."""
-
-    def fraction(self, g, G, state, t):
-        beta1, beta2 = self.betas
-        m, v = self.average(g, state, beta1), self.average(G * G, state, beta2, "v")
-        now, after = (beta1 * (1 - 0.5 * 0.96 ** (step * 0.004)) for step in (t, t + 1))
-        state["product"] = state.get("product", 1.0) * now
-        ahead = after * m / (1 - state["product"] * after) + (1 - now) * g / (1 - state["product"])
-        return ahead / ((v / (1 - beta2**t)).sqrt() + self.eps)
-
-
-class RAdamL2Direction(CoupledDirection):
-    """Liu et al. 2020: m̂ alone for as long as v has averaged too few gradients (5 of them), then rectified."""
-
-    def fraction(self, g, G, state, t):
-        beta1, beta2 = self.betas
-        m, v = self.average(g, state, beta1) / (1 - beta1**t), self.average(G * G, state, beta2, "v")
-        limit = 2 / (1 - beta2) - 1
-        rho = limit - 2 * t * beta2**t / (1 - beta2**t)
-        if rho <= 5:
-            return m
-        r = math.sqrt((rho - 4) * (rho - 2) * limit / ((limit - 4) * (limit - 2) * rho))
-        return r * m * math.sqrt(1 - beta2**t) / (v.sqrt() + self.eps)
-
-
-class AdamaxL2Direction(CoupledDirection):
-    """m̂/u, u the largest recent |G|."""
-
-    def fraction(self, g, G, state, t):
-        beta1, beta2 = self.betas
-        m = self.average(g, state, beta1)
-        state["u"] = torch.maximum(beta2 * state.get("u", torch.zeros_like(G)), G.abs() + self.eps)
-        return m / (1 - beta1**t) / state["u"]
-
-
-class RMSpropL2Direction(CoupledDirection):
-    """g/(√v + ε), or a momentum of it; `centered` takes the square of an average off v."""
-
-    def __init__(self, momentum=0.0, centered=False):
-        super().__init__()
-        self.momentum, self.centered = momentum, centered
-
-    def fraction(self, g, G, state, t):
-        v = self.average(G * G, state, 0.99, "v")
-        if self.centered:
-            v = v - self.average(G, state, 0.99, "mean") ** 2
-        state["m"] = self.momentum * state.get("m", 0) + g / (v.sqrt() + self.eps)
-        return state["m"]
-
-
-class AdagradL2Direction(CoupledDirection):
-    """g/(√Σ G² + ε), with lr/(1 + (t-1)·lr_decay)."""
-
-    eps = 1e-10
-
-    def __init__(self, lr_decay=0.0):
-        super().__init__()
-        self.lr_decay = lr_decay
-
-    def fraction(self, g, G, state, t):
-        state["sum"] = state.get("sum", 0) + G * G
-        return g / (1 + (t - 1) * self.lr_decay) / (state["sum"].sqrt() + self.eps)
-
-
-class AdadeltaL2Direction(CoupledDirection):
-    """g·√(d + ε)/√(v + ε), d an average of the squared updates."""
-
-    eps = 1e-6
-
-    def fraction(self, g, G, state, t):
-        v, before = self.average(G * G, state, 0.9, "v"), state.get("d", torch.zeros_like(G))
-        scale = ((before + self.eps) / (v + self.eps)).sqrt()
-        state["d"] = 0.9 * before + 0.1 * (scale * G) ** 2
-        return scale * g
 
 
 class Twin:
@@ -259,7 +162,7 @@ class RotationalTwin(Twin):
         if not self.vectors(w):
             super().update(w, g, state)
             return
-        coupled = (g + self.wd * w,) if isinstance(self.direction, CoupledDirection) else ()
+        coupled = (g + self.wd * w,) if isinstance(self.direction, AdamL2Direction) else ()
         update = self.direction(w, g, state, self.t, *coupled)
         shrinking, expected = self.direction.noise_average(self.t) if self.noise else (1.0, 1.0)
         beta = min(self.beta, shrinking)

@@ -34,7 +34,7 @@ from gyroscope.optim._engine.optimizer import (
 from gyroscope.optim._engine.steps import Group, InnerRule, Step, Vectors
 from gyroscope.optim._engine.tensors import Task
 from gyroscope.optim.formulas import Norms
-from gyroscope.optim.loss_gradient_part import coupled_numbers, direction_numbers, loss_direction, loss_gradient_part
+from gyroscope.optim.loss_gradient_part import loss_part, moments, numbers, rotates_loss_part
 from gyroscope.optim.rotation import hyperball, keeping_average, rotation
 from gyroscope.optim.rotation_options import (
     ROTATION_ROWS,
@@ -55,8 +55,8 @@ from gyroscope.theory.rules.base import UpdateRule
 Angle = float | Callable[[int], float] | UpdateRule
 MODES = ("equilibrium", "hyperball")
 ANGLES = ("angular_update", "angle_schedule")
-# The key of the inner state's numbers in the copy of a group with which a step is taken.
-COUPLED = "coupled_numbers"
+# The key of the loss part's numbers in the copy of a group with which a step is taken.
+LOSS_PART = "loss_part_numbers"
 
 
 @final
@@ -66,10 +66,10 @@ class Rotational(EngineOptimizer):
     The inner optimizer takes its step in spare memory of the weights' size, without decay, and at learning rate 1 if it
     is linear in it. This gives the update Δ. That holds for classes of our table, also if a subclass renames them. For
     any other class Δ is the difference of weights divided by lr, and 0 at lr = 0. It has few digits if a step is hardly
-    larger than the weights' rounding errors. If weight decay is L2 in the gradient, as in torch's Adam, only the loss
-    part of Δ rotates: with AdamW's angle that is RE's special variant (docs/theory.md, "Rotational variants"). Weights
-    that do not rotate take the inner step. Groups and state are the inner optimizer's own, so schedulers and
-    checkpoints act on both.
+    larger than the weights' rounding errors. Around torch's Adam with L2 in the gradient only the loss part of Δ
+    rotates: with AdamW's angle that is RE's special variant (docs/theory.md, "Rotational variants"). Around other rules
+    with L2 all of Δ does, so decoupled decay is better there. Weights that do not rotate take the inner step. Groups
+    and state are the inner optimizer's own, so schedulers and checkpoints act on both.
 
     inner                a torch optimizer that takes one update per step, unlike LBFGS
     angular_update       radians per step. None: the inner rule's equilibrium (`rule_of`), at its present lr and decay.
@@ -224,10 +224,10 @@ class Rotational(EngineOptimizer):
         for p, group, unscaled in now:
             update = updates[p]
             task_group = group
-            if loss_gradient_part(self.inner, group) is not None:
+            if rotates_loss_part(self.inner, group):
                 # The loop makes Δ from the gradient and the inner state. Tensors with the same numbers share a group.
-                numbers = coupled_numbers(p, self.state[p])
-                task_group = variants.setdefault((id(group), *numbers.values()), {**group, COUPLED: numbers})
+                of_loss = numbers(group, self.state[p]["step"])
+                task_group = variants.setdefault((id(group), of_loss["t"]), {**group, LOSS_PART: of_loss})
                 update = cast(Tensor, p.grad)
                 update = -update if group.get("maximize") else update
             # The step was taken at the group's lr from the weights, at lr 1 from the weights, or from zero.
@@ -256,11 +256,9 @@ class Rotational(EngineOptimizer):
         lr = group["lr"]
         # Decay is for vectors without a direction. L2 in the gradient is part of their Δ.
         inner = InnerRule(None, (), {}, lr, lr * group.get("weight_decay", 0.0))
-        part = loss_gradient_part(self.inner, group)
-        if part is not None:
-            known = dict(group[COUPLED])
-            moments = known.pop("moments")
-            inner = InnerRule(loss_direction(part, moments), moments, direction_numbers(group, known), lr)
+        of_loss = group.get(LOSS_PART)
+        if of_loss is not None:
+            inner = InnerRule(loss_part, moments(group), of_loss, lr)
         if is_published_hyperball(group):
             return hyperball(inner, group, vectors)
         if group["mode"] == "hyperball":
@@ -276,7 +274,7 @@ class Rotational(EngineOptimizer):
             named = replace(named, correlation=self._correlation(group, vectors))
             settled_angle = self._settled_angle(group, vectors) if group["norms"] == "settling" else 0.0
         step = rotation(named, self._angle(group, vectors, t - 1), group, t, vectors, settled_angle)
-        return step if part is not None or self._unscaled(group)["lr"] is not lr else keeping_average(step)
+        return step if of_loss is not None or self._unscaled(group)["lr"] is not lr else keeping_average(step)
 
     def _angle(self, group: Group, vectors: Vectors, t: int) -> Any:
         """Return the radians of the t-th rotation, from 0, of tensors with these vectors. 0 while lr = 0."""

@@ -58,7 +58,7 @@ class OptimizerSpec:
 
     path: str  # module and class, imported only by `load`
     rule: Callable[[Group], UpdateRule] | None  # from a parameter group to the theory's rule, None if there is none
-    formula: str  # the name of its formulas in other packages: its last step, loss part and simulation
+    formula: str  # the name of its formulas in other packages: its last step and simulation
     momentum: tuple[str, ...] = ()  # state keys of its first moment, in the gradient's unit
     second_moment: tuple[str, ...] = ()  # state keys of its second moment. The first that is present sizes the step
     decay: Decay = "coupled"  # "decoupled": the weights themselves decay. "coupled": L2 in the gradient

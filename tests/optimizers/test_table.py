@@ -10,7 +10,6 @@ from gyroscope_lab.simulate.updates import STEPS
 
 from gyroscope.checkpoint.files.saved_optimizers import optimizer_name
 from gyroscope.checkpoint.last_step.last_update import LAST_UPDATES
-from gyroscope.optim.loss_gradient_part import LOSS_GRADIENT_PARTS
 from gyroscope.optimizers import COMMANDS, SPECS, spec_by_name, spec_of
 
 ROOT = Path(__file__).parent.parent.parent
@@ -26,19 +25,6 @@ NO_LAST_UPDATE = {
         ("nadam", "radam", "adamax", "rmsprop", "adam_s", "adam_srt", "sgd_mrt", "spherical_adam", "k_adam"),
         "too rare in checkpoints",
     ),
-}
-NO_LOSS_PART = {
-    "sgd": "linear in the gradient: L2 is left out of it",
-    "asgd": "its L2 acts along the weights",
-    "lion": "decoupled decay",
-    "muon": "decoupled decay",
-    "adafactor": "decoupled decay",
-    "rotational": "it is what turns the part of the loss",
-    "adam_s": "divides by one size per vector, so that L2 acts along the weights",
-    "adam_srt": "divides by one size per vector, so that L2 acts along the weights",
-    "sgd_mrt": "linear in the gradient",
-    "spherical_adam": "norms are kept: there is no decay of what turns",
-    "k_adam": "decoupled decay, unless asked otherwise",
 }
 NO_SIMULATION = {
     "radam": "predicted as Adam",
@@ -57,8 +43,8 @@ NO_SIMULATION = {
 
 @pytest.mark.parametrize(
     ("formulas", "absent"),
-    [(LAST_UPDATES, NO_LAST_UPDATE), (LOSS_GRADIENT_PARTS, NO_LOSS_PART), (STEPS, NO_SIMULATION)],
-    ids=["last update", "loss part", "simulation"],
+    [(LAST_UPDATES, NO_LAST_UPDATE), (STEPS, NO_SIMULATION)],
+    ids=["last update", "simulation"],
 )
 def test_every_room_has_a_formula_for_every_optimizer_or_a_reason_why_not(formulas, absent):
     assert set(formulas) | set(absent) == FORMULAS
