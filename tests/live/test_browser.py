@@ -69,7 +69,7 @@ def test_a_page_opens_from_a_file_without_a_network(fallen):
     assert fallen.js("document.querySelectorAll('.modebar [data-title*=hare]').length") == 0  # Plotly's upload
     for name in FIGURES:
         assert fallen.js(f"document.getElementById('{name}-figure').data.length") > 0
-    assert "fell out of equilibrium" in fallen.page.inner_text("#verdict")
+    assert "as far as predicted" in fallen.page.inner_text("#findings")
 
 
 def test_the_curves_are_the_numbers_of_the_store(fallen, runs):
@@ -83,7 +83,7 @@ def test_the_curves_are_the_numbers_of_the_store(fallen, runs):
         assert measured[2][last] == pytest.approx(sorted(angles)[2], rel=1e-4)
         # The end of the schedule would flatten all others on a logarithmic axis.
         assert set(measured[2][last + 1 :]) == {None}
-    assert fallen.js(f"{EQUILIBRIUM}.layout.annotations.map(one => one.text)") == ["settled", "fell out"]
+    assert fallen.js(f"{EQUILIBRIUM}.layout.annotations.map(one => one.text)") == ["settled"]
 
 
 def test_what_training_logged_is_drawn_above_rotation_on_the_same_axis_of_steps(browser, fallen, tmp_path):
@@ -188,11 +188,11 @@ def test_a_layer_can_be_opened_and_its_steps_walked_with_the_keyboard(imbalanced
     assert tab.wrong == []
 
 
-def test_a_verdict_leads_to_its_evidence(imbalanced):
+def test_a_finding_leads_to_its_evidence(imbalanced):
     tab = imbalanced
-    tab.page.click("#verdict li:has-text('Neurons of') a")
+    tab.page.click("#findings li:has-text('Neurons of') a")
     assert tab.page.url.endswith("#balance")
-    tab.page.click("#verdict li:has-text('times as fast') button.chip")
+    tab.page.click("#findings li:has-text('times as fast') button.chip")
     assert tab.page.inner_text("#layer-name") == "block.0.conv1.weight"
     assert tab.wrong == []
 
@@ -256,10 +256,10 @@ def test_a_long_layer_name_stays_on_one_line_of_the_table(browser, tmp_path):
     tab.close()
 
 
-def test_the_table_and_the_verdict_say_that_a_layer_is_not_finite(browser, tmp_path):
+def test_the_table_and_the_finding_say_that_a_layer_is_not_finite(browser, tmp_path):
     diverging(tmp_path / "lost")
     tab = opened(browser, tmp_path, ["lost"])
-    assert "not finite" in tab.page.inner_text("#verdict")
+    assert "not finite" in tab.page.inner_text("#findings")
     assert tab.page.inner_text("#layers-table tbody tr:first-child td[data-key=rotation]") == "not finite"
     assert tab.page.inner_text("#layers-table tbody tr:first-child td[data-key=norm]") == "not finite"
     assert "not finite" not in tab.page.inner_text("#layers-table tbody tr:nth-child(2)")
@@ -269,10 +269,12 @@ def test_the_table_and_the_verdict_say_that_a_layer_is_not_finite(browser, tmp_p
 
 def test_three_runs_are_compared_best_and_worst_first_in_narrow_and_wide_windows(browser, runs):
     tab = opened(browser, runs, ["fell_out", "healthy", "imbalanced"], viewport={"width": 400, "height": 900})
-    heads = tab.page.locator("#verdict h3").all_inner_texts()
-    assert heads == ["healthy (least stands out)", "imbalanced (most stands out)", "fell_out"]
+    heads = tab.page.locator("#findings h3").all_inner_texts()
+    assert heads == ["healthy (fewest findings)", "imbalanced (most findings)", "fell_out"]
     # A run has the colour of its place in the command, which orders the demo's other page too.
-    swatches = "[...document.querySelectorAll('#verdict h3 .swatch')].map(one => getComputedStyle(one).backgroundColor)"
+    swatches = (
+        "[...document.querySelectorAll('#findings h3 .swatch')].map(one => getComputedStyle(one).backgroundColor)"
+    )
     given = [tuple(bytes.fromhex(theme.COLOURS[place][1:])) for place in (1, 2, 0)]
     assert tab.js(swatches) == [f"rgb{colour}" for colour in given]
     legend = tab.js(f"{EQUILIBRIUM}.data.filter(one => one.showlegend !== false).map(one => one.name)")
@@ -359,7 +361,7 @@ def test_names_that_are_scripts_or_paths_do_no_harm(live, watched):
     for name in (SCRIPT, UPWARDS):
         live.page.check(f"#runs tr:has(a:text-is('{name}')) input")
     live.page.click("form button")
-    live.page.wait_for_selector("body[data-ready] #verdict h3")
+    live.page.wait_for_selector("body[data-ready] #findings h3")
     assert SCRIPT in live.page.inner_text("h1")
     # Not click(): a live page may draw its table anew between pressing and releasing a mouse button.
     live.page.locator("#layers-table .name").first.dispatch_event("click")

@@ -265,7 +265,7 @@ def test_an_update_holds_what_came_since_and_the_same_as_everything_anew(client,
                 grown = layer["series"][name] + values[3 * i : 3 * i + 3]
                 assert grown == again["layers"][i]["series"][name]
         assert [group["series"]["lr"][20:] for group in again["groups"]] == [one["lr"] for one in update["groups"]]
-        words = {key: again[key] for key in ("verdicts", "marks", "notes")}
+        words = {key: again[key] for key in ("findings", "marks", "notes")}
         assert {key: update["findings"][key] for key in words} == words
         at = ".".join(map(str, update["at"]))
         assert client.get("/update", params={"run": id, "at": at}).json() == []

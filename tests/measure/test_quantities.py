@@ -239,7 +239,7 @@ PURE_NUMBERS = {
 }
 
 
-def test_the_table_has_what_verdicts_and_pages_read():
+def test_the_table_has_what_findings_and_pages_read():
     per_vector = {row.name for row in PER_VECTOR}
     per_layer = {row.name for row in PER_LAYER}
     assert per_vector >= {"angular_update", "norm", "unit_grad_norm", "lambda_u", "max_update", "rotation_discrepancy"}

@@ -772,7 +772,7 @@ def test_diagnosis_is_that_of_the_run(tmp_path):
     with gyro.Tracker(model, optimizer, tmp_path) as tracker:
         train(model, optimizer, 11)
         inside = tracker.diagnose()
-    assert [verdict.kind for verdict in inside] == [verdict.kind for verdict in open_run(tmp_path).diagnose()]
+    assert [finding.kind for finding in inside] == [finding.kind for finding in open_run(tmp_path).diagnose()]
 
 
 @pytest.mark.parametrize(

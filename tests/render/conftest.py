@@ -18,5 +18,5 @@ def runs(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def path(tmp_path_factory):
-    """An imbalanced run of two layers and thirty samples, the one of the golden file."""
+    """An imbalanced run of two layers and thirty samples."""
     return make.run_at(tmp_path_factory.mktemp("small") / "small", make.imbalanced(**make.SMALL))

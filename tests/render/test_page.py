@@ -45,13 +45,13 @@ def test_the_page_asks_nobody_for_anything(path):
     assert "fetch(" not in text
 
 
-def test_text_has_the_verdict_the_remedy_and_every_layer(path, capsys):
+def test_text_has_the_finding_the_remedy_and_every_layer(path, capsys):
     code, printed, _ = run(capsys, "report", path, "--text")
     assert code == 0
     words = " ".join(printed.split())
-    for verdict in gather([path]).runs[0].verdicts:
-        assert verdict["sentence"] in words
-        assert verdict["remedy"] in words
+    for finding in gather([path]).runs[0].findings:
+        assert finding["sentence"] in words
+        assert finding["remedy"] in words
     assert all(name.removesuffix(".weight") in printed for name in make.NAMES[:2])
     assert "AdamW, 291 steps, learning rate 0.01, weight decay 0.5, run length 1.2 memories" in printed
 
@@ -75,7 +75,7 @@ def test_an_incident_is_a_finding_and_a_mark_and_the_page_opens_at_its_step(tmp_
     data = json.loads(unpacked(out.read_text(), "data"))
     assert data["at"] == 204
     assert {"step": 200, "what": "weight decay", "incident": True} in data["runs"][0]["marks"]
-    assert "weight decay changed from 0.5 to 50" in data["runs"][0]["verdicts"][0]["sentence"]
+    assert "weight decay changed from 0.5 to 50" in data["runs"][0]["findings"][0]["sentence"]
     shown = data["runs"][0]["layers"][0]["distributions"]["angular_update"]
     assert 200 in [each["step"] for each in shown]
 
@@ -90,8 +90,8 @@ def test_a_step_that_the_run_does_not_have_is_refused_in_a_sentence(at, path, tm
 def test_text_says_of_a_layer_that_its_numbers_are_not_finite(tmp_path, capsys):
     code, printed, _ = run(capsys, "report", diverging(tmp_path / "lost"), "--text")
     assert code == 0
-    line = next(line for line in printed.splitlines() if line.startswith("stem "))
-    assert line.count("not finite") == 2
+    row = [line for line in printed.splitlines() if line.startswith("stem ")][-1]
+    assert row.count("not finite") == 3  # rotation, norm and state
     assert not any(line.startswith("block.0.conv1 ") and "not finite" in line for line in printed.splitlines())
 
 

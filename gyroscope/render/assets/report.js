@@ -36,7 +36,7 @@ function drawFindings() {
   $("findings-body").replaceChildren(...blocks, ...[...new Set(notes)].map(note => element("p", { className: "note" }, note)));
 }
 /** @type {(number: number) => string} */
-const rank = number => number === 0 ? " (least stands out)" : number === 1 ? " (most stands out)" : "";
+const rank = number => number === 0 ? " (fewest findings)" : number === 1 ? " (most findings)" : "";
 /** @type {(layer: LayerData, run: number) => HTMLElement} */
 const chip = (layer, run) => element("button", { type: "button", className: "chip", title: layer.name, onclick: () => { choose(run); openLayer(layer.name); } }, layer.label);
 /** @type {(number: number) => HTMLElement} */

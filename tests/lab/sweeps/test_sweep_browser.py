@@ -47,7 +47,7 @@ def click_until_opened(page, box):
         except NothingOpenedError:
             if is_last:
                 raise
-    page.wait_for_selector("body[data-ready] #verdict li", timeout=60_000)
+    page.wait_for_selector("body[data-ready] #findings li", timeout=60_000)
 
 
 def test_clicking_a_cell_opens_the_page_of_its_runs(browser, address):
