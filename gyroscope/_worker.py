@@ -76,10 +76,10 @@ class Worker(Generic[Item]):
         self._items = 0  # waiting or being handled
         self._bytes = 0
         self._accepted = 0
-        self._settled = 0  # handled or given up
+        self._done = 0  # handled or given up
         self._failures = 0
         self._given_up = False  # items were, since the last `flush`
-        self._hurry = False
+        self._flushing = False
         self._retry = 0.0
         self._deadline: float | None = None  # of `close`, None while open
         self.seconds = 0.0
@@ -116,7 +116,7 @@ class Worker(Generic[Item]):
             if self._thread is None:
                 self._start()
             # While items gather, only the first one and full bounds wake the thread.
-            if len(self._queue) == 1 or self._urgent():
+            if len(self._queue) == 1 or self._wake_now():
                 self._changed.notify_all()
         return True
 
@@ -131,12 +131,12 @@ class Worker(Generic[Item]):
         with self._changed:
             goal = self._accepted
             failures = self._failures
-            if self._settled < goal and self._thread is None and not self._start():
+            if self._done < goal and self._thread is None and not self._start():
                 return False
-            self._hurry = True
+            self._flushing = True
             self._changed.notify_all()
-            self._changed.wait_for(lambda: self._settled >= goal or self._failures > failures, timeout)
-            done = self._settled >= goal and self._failures == failures and not self._given_up
+            self._changed.wait_for(lambda: self._done >= goal or self._failures > failures, timeout)
+            done = self._done >= goal and self._failures == failures and not self._given_up
             self._given_up = False
             return done
 
@@ -168,14 +168,14 @@ class Worker(Generic[Item]):
         self._thread = thread
         return True
 
-    def _urgent(self) -> bool:
+    def _wake_now(self) -> bool:
         half_full = 2 * self._items >= self.max_items or 2 * self._bytes >= self.max_bytes
-        return self._hurry or self._deadline is not None or half_full
+        return self._flushing or self._deadline is not None or half_full
 
     # The following methods run in the thread.
 
     def _run(self) -> None:
-        while self._turn():
+        while self._run_once():
             pass
         try:
             self._finish()
@@ -188,7 +188,7 @@ class Worker(Generic[Item]):
             return self._failed(error)
         return None
 
-    def _turn(self) -> bool:
+    def _run_once(self) -> bool:
         """Wait for items and handle them. This is a separate function so that no item is referenced while it waits."""
         batch = self._next()
         retry = None
@@ -201,24 +201,24 @@ class Worker(Generic[Item]):
             failed = True
             retry = self._pause_after(error)
         self.seconds = time.thread_time()
-        return self._settle(batch, failed, retry)
+        return self._task_done(batch, failed, retry)
 
     def _next(self) -> list[tuple[Item, int]]:
         with self._changed:
             if self._retry and self._deadline is None:
-                self._changed.wait_for(lambda: self._hurry or self._deadline is not None, self._retry)
+                self._changed.wait_for(lambda: self._flushing or self._deadline is not None, self._retry)
             elif self._retry and self._deadline is not None:
                 # `close` causes one attempt at once. Later attempts pause as usual.
                 self._changed.wait_for(lambda: False, min(self._retry, max(0.0, self._deadline - time.monotonic())))
             else:
-                self._changed.wait_for(lambda: self._queue or self._hurry or self._deadline is not None, self._idle)
+                self._changed.wait_for(lambda: self._queue or self._flushing or self._deadline is not None, self._idle)
                 if self._queue and self._gather:
-                    self._changed.wait_for(self._urgent, self._gather)
-            self._hurry = False
+                    self._changed.wait_for(self._wake_now, self._gather)
+            self._flushing = False
             count = len(self._queue) if self._gather else min(1, len(self._queue))
             return [self._queue.popleft() for _ in range(count)]
 
-    def _settle(self, batch: list[tuple[Item, int]], failed: bool, retry: float | None) -> bool:
+    def _task_done(self, batch: list[tuple[Item, int]], failed: bool, retry: float | None) -> bool:
         """Count the items, or put them back for another attempt. Return whether to go on."""
         with self._changed:
             self._failures += failed
@@ -229,7 +229,7 @@ class Worker(Generic[Item]):
             else:
                 self._items -= len(batch)
                 self._bytes -= sum(size for _, size in batch)
-                self._settled += len(batch)
+                self._done += len(batch)
             self._changed.notify_all()
             if self._deadline is None:
                 return True

@@ -20,7 +20,7 @@ from gyroscope.store import Run, RunError, open_run
 from gyroscope.store.database import FILE
 
 # Largest number of samples that a live page shows.
-MOST = 1000
+MAX_SAMPLES = 1000
 # Seconds between readings of a file, for any number of viewers.
 PAUSE = 0.5
 # Shortest time in seconds before a run is judged again. Judging takes at most a tenth of the time.
@@ -188,7 +188,7 @@ class Feed:
             identity = (status.st_dev, status.st_ino)
             if self._followed is None or self._followed.identity != identity or not self._followed.read_on():
                 self.close()
-                self._followed = FollowedRun(open_run(self.path, most=MOST), identity)
+                self._followed = FollowedRun(open_run(self.path, limit=MAX_SAMPLES), identity)
                 self._reading += 1
         except RunError:
             self.close()

@@ -21,7 +21,7 @@ SKIPPED = {".git", ".venv", ".cache", "__pycache__", "node_modules"}
 # Seconds for which a list of runs is reused, for any number of viewers.
 FRESH = 2.0
 # Samples of a run that are read for its line in the list.
-MOST_READ = 64
+MAX_SAMPLES_READ = 64
 
 
 @final
@@ -94,7 +94,7 @@ class RunIndex:
         name = self.name(path)
         try:
             # Reads the list of samples, and the content of a few.
-            with open_run(path, most=MOST_READ) as run:
+            with open_run(path, limit=MAX_SAMPLES_READ) as run:
                 step = max(0, run.last_step)
                 return ListedRun(id, name, run.status, run.total, step, len(run.layers), run.heartbeat, run_head(run))
         except (RunError, OSError) as error:

@@ -12,7 +12,7 @@ Clock = Callable[[], float]
 DENSE = 20
 # Seconds of measuring before the budget of the default interval counts. Nobody notices them, and a slow first sample
 # does not make all later ones rarer.
-ALLOWANCE = 0.1
+FREE_SECONDS = 0.1
 # Samples over which the default interval compares its cost with the budget.
 WINDOW = 10
 # Samples in a row without overload after which twice as many are tried again.
@@ -54,7 +54,7 @@ class Sampling:
             return False
         return True
 
-    def spent(self, step: int, seconds: float, *, refused: bool = False) -> str | None:
+    def record_cost(self, step: int, seconds: float, *, refused: bool = False) -> str | None:
         """Record the training time that a sample took, and whether it was refused because too many others were waiting.
 
         Return a sentence for the run if samples become rarer because of their cost.
@@ -69,9 +69,9 @@ class Sampling:
         elif self.stride > 1 and self._taken >= RECOVERY:
             self.stride //= 2
             self._taken = 0
-        return self.pay(step, seconds)
+        return self.adapt_interval(step, seconds)
 
-    def pay(self, step: int, seconds: float) -> str | None:
+    def adapt_interval(self, step: int, seconds: float) -> str | None:
         """Count the time that a sample took, and return a sentence if this makes samples rarer."""
         return None
 
@@ -106,7 +106,7 @@ class EveryNth(Sampling):
         self.clock = clock
         self.dense = dense
         self.chooses_steps = dense > 0
-        self._allowed = ALLOWANCE
+        self._allowed = FREE_SECONDS
         self._open_account(0.0 if clock is None else clock())
 
     def _open_account(self, now: float) -> None:
@@ -114,7 +114,7 @@ class EveryNth(Sampling):
         self._seconds = 0.0
         self._samples = 0
 
-    def pay(self, step: int, seconds: float) -> str | None:
+    def adapt_interval(self, step: int, seconds: float) -> str | None:
         """Sample more rarely if measuring takes more than its budget."""
         if self.clock is None:
             return None

@@ -417,7 +417,7 @@ class Tracker:
         seconds = now.seconds + time.perf_counter() - began
         self.samples += bool(now.readings)
         self.seconds += seconds
-        note = self._sampling.spent(step, seconds + of_threads, refused=self._gap)
+        note = self._sampling.record_cost(step, seconds + of_threads, refused=self._gap)
         if recorder is not None:
             for text in [*FALLBACKS.values(), *([] if note is None else [note])]:
                 recorder.writer.note(text)

@@ -21,7 +21,7 @@ from gyroscope.optim._engine.inner_step import (
     spec_of_step,
     step_with_groups,
 )
-from gyroscope.optim._engine.loading import in_order_of, pairs, restored
+from gyroscope.optim._engine.loading import match_groups, restored, saved_and_present
 from gyroscope.optim._engine.loop import vectors_for
 from gyroscope.optim._engine.optimizer import (
     SPLIT_OPTIONS,
@@ -355,14 +355,14 @@ class Rotational(EngineOptimizer):
         """Load a state of this optimizer, or of the inner one alone."""
         for before in list(self._optimizer_load_state_dict_pre_hooks.values()):
             state_dict = before(self, state_dict) or state_dict
-        state_dict = in_order_of(self.param_groups, state_dict, type(self).__name__)
+        state_dict = match_groups(self.param_groups, state_dict, type(self).__name__)
         pairs_of_groups = zip(state_dict["param_groups"], self.param_groups, strict=True)
         groups = [{**{option: now[option] for option in self._options}, **saved} for saved, now in pairs_of_groups]
         # Loading makes new lists and dicts, which both optimizers must share.
         self.inner.load_state_dict({**state_dict, "param_groups": groups})
         self.param_groups = self.inner.param_groups
         self.state = self.inner.state
-        for saved_id, p, group in pairs(state_dict, self.param_groups):
+        for saved_id, p, group in saved_and_present(state_dict, self.param_groups):
             saved = state_dict["state"].get(saved_id, {})
             # torch has cast these to the dtype of the weights, for example bfloat16.
             for key in saved.keys() & set(ROTATION_ROWS):

@@ -123,16 +123,16 @@ class PlanData:
         count = len(self.predictions)
         return f"Plan: {self.optimizer}, {count} layer{'' if count == 1 else 's'} over {steps:,} steps"
 
-    def fastest_first(self, most: int) -> list[LayerPrediction]:
-        """Return at most `most` layers with a forecast, evenly from the fastest start to the slowest."""
-        return _evenly([group[0] for group in self._alike_groups], most)
+    def fastest_first(self, limit: int) -> list[LayerPrediction]:
+        """Return at most `limit` layers with a forecast, evenly from the fastest start to the slowest."""
+        return _evenly([group[0] for group in self._alike_groups], limit)
 
-    def drawn_layers(self, most: int) -> dict[str, LayerPrediction]:
-        """Return at most `most` layers with distinct curves, by label, with the number of similar layers."""
+    def drawn_layers(self, limit: int) -> dict[str, LayerPrediction]:
+        """Return at most `limit` layers with distinct curves, by label, with the number of similar layers."""
         labels = short_labels([prediction.name for prediction in self.predictions])
         shown = dict(zip(labels, chart_labels(list(labels.values()), MAX_LABEL), strict=True))
         drawn = {}
-        for first, *others in _evenly(self._alike_groups, most):
+        for first, *others in _evenly(self._alike_groups, limit):
             alike = f" and {len(others)} alike" if others else ""
             drawn[shown[first.name] + alike] = first
         return drawn
@@ -153,8 +153,8 @@ class PlanData:
         return groups
 
 
-def _evenly(values: Sequence[T], most: int) -> list[T]:
-    places = np.unique(np.linspace(0, len(values) - 1, min(most, len(values))).round().astype(int))
+def _evenly(values: Sequence[T], limit: int) -> list[T]:
+    places = np.unique(np.linspace(0, len(values) - 1, min(limit, len(values))).round().astype(int))
     return [values[place] for place in places]
 
 

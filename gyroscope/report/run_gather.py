@@ -26,7 +26,7 @@ from gyroscope.store import Run, RunError, open_run
 from gyroscope.store.reader import Progress
 
 # Largest number of samples that a page shows.
-MOST = 2000
+MAX_SAMPLES = 2000
 QUANTILES = {"q05": 0.05, "q50": 0.5, "q95": 0.95}
 
 
@@ -37,7 +37,7 @@ def gather(paths: Sequence[str | os.PathLike[str]], at: int | None = None, progr
     progress  that of `open_run`
     """
     with ExitStack() as stack:
-        runs = [stack.enter_context(open_run(path, most=MOST, progress=progress)) for path in paths]
+        runs = [stack.enter_context(open_run(path, limit=MAX_SAMPLES, progress=progress)) for path in paths]
         for run in runs:
             check(run)
         last = max(int(run.steps[-1]) for run in runs)
@@ -136,7 +136,7 @@ def findings_data(run: Run, *, live: bool = False, rename: Callable[[str], str] 
 def _logged(run: Run, name: str) -> dict[str, Any]:
     """Return the values that training logged, thinned evenly if there are many, and the last one."""
     steps, values = run.scalar(name)
-    stride = -(-len(steps) // MOST)
+    stride = -(-len(steps) // MAX_SAMPLES)
     return {"steps": steps[::stride], "values": values[::stride], "last": float(values[-1])}
 
 

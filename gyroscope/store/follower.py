@@ -42,7 +42,7 @@ PART_ROWS = 2**14
 class Follower:
     """A reader that continues from a cursor. Every read is a short transaction, and one thread reads at a time."""
 
-    def __init__(self, path: str | os.PathLike[str], most: int | None) -> None:
+    def __init__(self, path: str | os.PathLike[str], limit: int | None) -> None:
         self.file = file_of(path)
         self.connection = open_reader(self.file)
         self.sessions: list[Session]
@@ -55,7 +55,7 @@ class Follower:
         self._scalars: dict[str, Columns] = {}
         self._scalar_rows: dict[int, tuple[str, Int64, Array]] = {}
         self._lock = threading.RLock()
-        self._most = most
+        self._limit = limit
         self._forget()
         try:
             with self.reading() as connection:
@@ -99,7 +99,7 @@ class Follower:
             written = self.sessions[-1].samples
             if written != len(self.samples):
                 raise ValueError(f"{written} samples were written and {len(self.samples)} are left")
-            while self._most is not None and len(self.kept) > self._most:
+            while self._limit is not None and len(self.kept) > self._limit:
                 self.stride *= 2
                 self._cache = {layer: known[::2].copy() for layer, known in self._cache.items()}
             return len(new)

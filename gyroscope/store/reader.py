@@ -23,31 +23,31 @@ if TYPE_CHECKING:
 Value = TypeVar("Value")
 Progress = Callable[[int, int], None]
 # Most samples that a diagnosis reads. More take longer and change nothing.
-ENOUGH = 4000
+MAX_DIAGNOSED_SAMPLES = 4000
 
 
-def open_run(path: str | os.PathLike[str], *, most: int | None = None, progress: Progress | None = None) -> "Run":
+def open_run(path: str | os.PathLike[str], *, limit: int | None = None, progress: Progress | None = None) -> "Run":
     """Open a run for reading, given its directory or the database in it.
 
-    At most `most` samples are read, evenly spaced by index (see `Run.stride`). `progress` is called with the number of
+    At most `limit` samples are read, evenly spaced by index (see `Run.stride`). `progress` is called with the number of
     samples read and their total when all samples of a long run are read.
     """
-    return Run(path, most=most, progress=progress)
+    return Run(path, limit=limit, progress=progress)
 
 
 class Run:
     """A run as of the last `refresh`. It can be read while it is being written, and by several threads.
 
-    With `most`, every `stride`-th sample is read. The stride is the smallest power of two that leaves at most `most` of
-    `total` samples, and doubles as the run grows. Numbers stay in memory, 36 bytes per quantity, layer and sample.
+    With `limit`, every `stride`-th sample is read. The stride is the smallest power of two that leaves at most `limit`
+    of `total` samples, and doubles as the run grows. Numbers stay in memory, 36 bytes per quantity, layer and sample.
     """
 
     def __init__(
-        self, path: str | os.PathLike[str], *, most: int | None = None, progress: Progress | None = None
+        self, path: str | os.PathLike[str], *, limit: int | None = None, progress: Progress | None = None
     ) -> None:
-        if most is not None and most < 1:
-            raise ValueError(f"most={most} must be a whole number above 0, or None to read all samples")
-        self._source = Follower(path, most)
+        if limit is not None and limit < 1:
+            raise ValueError(f"limit={limit} must be a whole number above 0, or None to read all samples")
+        self._source = Follower(path, limit)
         # The file is also closed if nobody closes the run.
         self._close = weakref.finalize(self, self._source.connection.close)
         self.path = self._source.file.parent
@@ -59,9 +59,9 @@ class Run:
         """Read the samples that came since the last reading, and return their number."""
         return self._source.refresh()
 
-    def thinned(self, most: int) -> "Run":
-        """Open the same run again with at most `most` samples."""
-        return Run(self.path, most=most, progress=self._progress)
+    def thinned(self, limit: int) -> "Run":
+        """Open the same run again with at most `limit` samples."""
+        return Run(self.path, limit=limit, progress=self._progress)
 
     @property
     def stride(self) -> int:
@@ -223,9 +223,9 @@ class Run:
         """Return the findings, worst first. A long run is judged by a part of its samples, incidents by all."""
         from gyroscope.advice import diagnose
 
-        if len(self.steps) <= ENOUGH:
+        if len(self.steps) <= MAX_DIAGNOSED_SAMPLES:
             return diagnose(self)
-        with self.thinned(ENOUGH) as run:
+        with self.thinned(MAX_DIAGNOSED_SAMPLES) as run:
             return diagnose(run)
 
     def frame(self) -> Any:

@@ -526,7 +526,7 @@ def test_of_a_long_run_that_grows_only_the_new_samples_are_read(tmp_path, monkey
     story = make.healthy(**make.SMALL)
     faster = make.healthy(**make.SMALL, schedule=None, rule=make.RULE.replace(lr=4 * make.RULE.lr))
     samples = [*list(make.samples(story))[:20], *list(make.samples(faster))[20:]]
-    with make.writer(tmp_path, story) as writer, open_run(tmp_path, most=8) as run:
+    with make.writer(tmp_path, story) as writer, open_run(tmp_path, limit=8) as run:
         found = []
         for first in (0, 15, 30):
             for step, layers in samples[first : first + 15]:

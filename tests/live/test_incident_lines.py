@@ -36,7 +36,7 @@ def test_a_run_that_has_ended_is_not_read(tmp_path):
 
 
 def test_an_incident_between_the_samples_of_a_thinned_run_is_found(tmp_path, monkeypatch):
-    monkeypatch.setattr("gyroscope.store.reader.ENOUGH", 10)
+    monkeypatch.setattr("gyroscope.store.reader.MAX_DIAGNOSED_SAMPLES", 10)
     story = make.healthy(**make.SMALL)
     place = make.PER_LAYER.index("weight_decay")
     with make.writer(tmp_path, story) as writer:

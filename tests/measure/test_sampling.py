@@ -29,7 +29,7 @@ def interval(steps, *, step_time, cost, budget=0.01, dense=0):
         if nth.due(step):
             sampled.append(step)
             clock.now += cost
-            notes.append(nth.spent(step, cost))
+            notes.append(nth.record_cost(step, cost))
         clock.now += step_time
     return sampled, [note for note in notes if note is not None]
 
@@ -89,7 +89,7 @@ def test_under_overload_samples_are_spaced_evenly_and_return_after_some_time():
             overloaded = step in (50, 52)
             if not overloaded:
                 taken.append(step)
-            nth.spent(step, 0.0, refused=overloaded)
+            nth.record_cost(step, 0.0, refused=overloaded)
     gaps = np.diff(taken)
     assert set(gaps[taken.index(49) + 1 : taken.index(49) + RECOVERY - 1]) == {4}
     assert gaps[-1] == 2

@@ -114,7 +114,7 @@ def test_words_are_those_of_the_diagnosis_and_each_leads_to_a_panel(path):
 
 
 def test_a_long_run_is_thinned_and_says_so(tmp_path, monkeypatch):
-    monkeypatch.setattr("gyroscope.report.run_gather.MOST", 20)
+    monkeypatch.setattr("gyroscope.report.run_gather.MAX_SAMPLES", 20)
     run = data_of(make.run_at(tmp_path / "long", make.healthy(names=make.NAMES[:1], vectors=2)))["runs"][0]
     assert (run["total"], run["stride"], len(run["steps"])) == (100, 8, 13)
     assert len(run["layers"][0]["series"]["norm.rms"]) == 13
@@ -126,7 +126,7 @@ def test_what_training_logged_is_there_by_name_and_thinned_where_it_is_long(tmp_
     assert list(run["scalars"]) == ["loss", "accuracy", "tokens"]
     assert run["scalars"]["loss"]["steps"] == list(range(0, 300, 2))
     assert same(run["scalars"]["loss"]["values"], [make.loss_at(step) for step in range(0, 300, 2)])
-    monkeypatch.setattr("gyroscope.report.run_gather.MOST", 40)
+    monkeypatch.setattr("gyroscope.report.run_gather.MAX_SAMPLES", 40)
     (run,) = data_of(path)["runs"]
     assert run["scalars"]["loss"]["steps"] == list(range(0, 300, 8))
     assert run["scalars"]["loss"]["last"] == pytest.approx(make.loss_at(298))

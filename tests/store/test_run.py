@@ -104,7 +104,7 @@ def test_raw_vectors_come_back_for_the_layers_that_kept_them(tmp_path):
         (lambda run: run.series("layer0", "norm", "median"), "no statistic 'median'.*q50"),
         (lambda run: run.histogram("layer0", "lr"), "'lr' is one number per layer"),
         (lambda run: run.histogram("layer0", "norm", step=99), "no sample of step 99.*nearest is 2"),
-        (lambda run: run.thinned(0), "most=0 must be"),
+        (lambda run: run.thinned(0), "limit=0 must be"),
     ],
 )
 def test_a_wrong_name_is_answered_with_the_right_ones(tmp_path, ask, says):
@@ -182,7 +182,7 @@ def test_a_thinned_run_reads_every_so_manyth_sample_and_says_so(tmp_path, most, 
 def test_a_thinned_run_thins_what_it_has_read_as_the_run_grows(tmp_path):
     with make.writer(tmp_path) as writer:
         writer.flush()
-        run = open_run(tmp_path, most=8)
+        run = open_run(tmp_path, limit=8)
         for step in range(40):
             writer.put(make.sample(step))
             writer.flush()
@@ -199,7 +199,7 @@ def test_every_sample_is_read_whatever_the_stride_also_of_a_resumed_run(rows, tm
         for step in (3, 4, 12):  # the ids of steps 5 to 9 stand between those of 4 and 12
             writer.put(make.sample(step, layers=1))
     series = [("norm", "rms"), ("lr", "mean"), ("angular_update", "q50")]
-    with open_run(tmp_path) as whole, open_run(tmp_path, most=3) as thinned:
+    with open_run(tmp_path) as whole, open_run(tmp_path, limit=3) as thinned:
         parts = list(thinned.every_sample(series))
         steps = np.concatenate([steps for steps, _ in parts])
         values = np.concatenate([values for _, values in parts])
@@ -367,5 +367,5 @@ def test_a_run_can_be_diagnosed_and_a_long_one_by_a_part_of_its_samples(tmp_path
     assert str(run.diagnose())
     monkeypatch.setattr("gyroscope.advice.diagnose", lambda record: str(record.steps.tolist()))
     assert str(run.diagnose()) == str(list(range(20)))
-    monkeypatch.setattr("gyroscope.store.reader.ENOUGH", 10)
+    monkeypatch.setattr("gyroscope.store.reader.MAX_DIAGNOSED_SAMPLES", 10)
     assert str(run.diagnose()) == str(list(range(0, 20, 2)))

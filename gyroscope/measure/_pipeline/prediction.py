@@ -48,7 +48,7 @@ class JointForecast:
     names: list[str]
     left: set[str] = field(default_factory=set)
 
-    def obey(self, rule: UpdateRule) -> None:
+    def set_rule(self, rule: UpdateRule) -> None:
         """Continue the motion with other hyper-parameters. Its moments are kept unless the rule is of another kind."""
         if rule is not self.motion.rule and rule.name != self.motion.rule.name:
             self.motion = rule.motion(self.motion.norm2)
@@ -145,7 +145,7 @@ class Forecaster:
         layers = [self._last[name] for name in forecast.names]
         weights = _weights(group_rule, layers)
         for decay, equal in groupby(rates, key=lambda rate: rate.weight_decay):
-            forecast.obey(_with_decay(group_rule.rule, decay))
+            forecast.set_rule(_with_decay(group_rule.rule, decay))
             before = forecast.motion.norm2
             step = forecast.motion.advance(np.concatenate([np.full(rate.steps, rate.lr) for rate in equal]), weights)
         angles = step.angles(before)[-1]

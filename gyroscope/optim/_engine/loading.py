@@ -41,22 +41,24 @@ def regrouped(optimizer: torch.optim.Optimizer, state_dict: dict[str, Any]) -> d
     >>> len(ours.param_groups), len(adamw.param_groups)
     (2, 1)
     """
-    return in_order_of(optimizer.param_groups, state_dict, type(optimizer).__name__)
+    return match_groups(optimizer.param_groups, state_dict, type(optimizer).__name__)
 
 
-def in_order_of(groups: Sequence[Saved], saved: Saved, name: str, made_of: Sequence[Tensor] = ()) -> dict[str, Any]:
+def match_groups(
+    groups: Sequence[Saved], saved: Saved, name: str, model_order: Sequence[Tensor] = ()
+) -> dict[str, Any]:
     """Return the saved state with its groups cut as the present ones are.
 
     Parameters are matched by name if both sides know the same names. torch keeps the names of named_parameters(), and
-    `gyro.param_groups` writes them. A single saved group without names is matched with `made_of`, the parameters in
+    `gyro.param_groups` writes them. A single saved group without names is matched with `model_order`, the parameters in
     the order of the model. In all other cases both sides must have groups of equal sizes, matched in order.
     """
     saved_groups = saved["param_groups"]
     places = _places(saved_groups)
     if places and places.keys() == _places(groups).keys():
         keys: list[list[Any]] = [[clean_name(each) for each in group["param_names"]] for group in groups]
-    elif _is_cut(saved_groups, groups, made_of):
-        numbers = {id(p): number for number, p in enumerate(made_of)}
+    elif _is_cut(saved_groups, groups, model_order):
+        numbers = {id(p): number for number, p in enumerate(model_order)}
         keys = [[numbers[id(p)] for p in group["params"]] for group in groups]
         places = dict(enumerate((number, saved_groups[0]) for number in saved_groups[0]["params"]))
     else:
@@ -80,11 +82,11 @@ def _places(groups: Sequence[Saved]) -> dict[Any, tuple[Any, Saved]]:
     return places if len(places) == sum(len(names) for names, _ in named) else {}
 
 
-def _is_cut(saved: Sequence[Saved], groups: Sequence[Saved], made_of: Sequence[Tensor]) -> bool:
+def _is_cut(saved: Sequence[Saved], groups: Sequence[Saved], model_order: Sequence[Tensor]) -> bool:
     """Return whether the present groups are parts of the one saved group, judged by numbers of parameters."""
     present = {id(p) for group in groups for p in group["params"]}
-    same = len(saved) == 1 and len(saved[0]["params"]) == len(made_of)
-    return same and len(groups) > 1 and present == {id(p) for p in made_of}
+    same = len(saved) == 1 and len(saved[0]["params"]) == len(model_order)
+    return same and len(groups) > 1 and present == {id(p) for p in model_order}
 
 
 def _regrouped(
@@ -141,7 +143,7 @@ def _check_fits(saved: Saved, groups: Sequence[Saved], name: str) -> None:
     )
 
 
-def pairs(saved: Saved, groups: list[Group]) -> Iterator[tuple[Any, Tensor, Group]]:
+def saved_and_present(saved: Saved, groups: list[Group]) -> Iterator[tuple[Any, Tensor, Group]]:
     """Yield (saved id, parameter, its group) of every parameter, in order."""
     saved_ids = chain.from_iterable(group["params"] for group in saved["param_groups"])
     present = ((p, group) for group in groups for p in group["params"])
@@ -151,7 +153,7 @@ def pairs(saved: Saved, groups: list[Group]) -> Iterator[tuple[Any, Tensor, Grou
 
 def check_state(saved: Saved, groups: list[Group], step_for: Callable[..., Step], name: str) -> None:
     """Raise a ValueError for a saved state of another rule or another shape."""
-    for number, (saved_id, p, group) in enumerate(pairs(saved, groups)):
+    for number, (saved_id, p, group) in enumerate(saved_and_present(saved, groups)):
         state = saved["state"].get(saved_id, {})
         kept = {key: value for key, value in state.items() if isinstance(value, Tensor) and key != "step"}
         if not kept:

@@ -16,7 +16,7 @@ from gyroscope.geometry import Split, at_least_float32
 from gyroscope.model.groups import optimizer_groups
 from gyroscope.model.parameters import refuse_flat
 from gyroscope.optim._engine.compiled import check_compile
-from gyroscope.optim._engine.loading import check_state, expected_shapes, in_order_of, pairs, restored
+from gyroscope.optim._engine.loading import check_state, expected_shapes, match_groups, restored, saved_and_present
 from gyroscope.optim._engine.loop import NO_FACTORS, AngleFactors, StepCache, take_step, vectors_for
 from gyroscope.optim._engine.steps import Group, Step, Vectors
 from gyroscope.optim._engine.tensors import Task
@@ -47,7 +47,7 @@ class EngineOptimizer(torch.optim.Optimizer, ABC):
     follows_base: bool = False
     """Whether `follow` sets the angle factors before each step."""
 
-    _made_of: Sequence[Tensor] = ()
+    _model_order: Sequence[Tensor] = ()
     """The parameters in the order of the model, if this optimizer has sorted them into groups."""
 
     def __init__(self, params: ParamsT | nn.Module, arguments: Group) -> None:
@@ -58,7 +58,7 @@ class EngineOptimizer(torch.optim.Optimizer, ABC):
         groups: Any = list(params) if isinstance(params, Iterator) else params
         # An optimizer that steps entry by entry makes one group of named parameters, as torch does.
         if self.turns_by_group or isinstance(params, nn.Module):
-            self._made_of = in_model_order(groups)
+            self._model_order = in_model_order(groups)
             groups = optimizer_groups(groups, weight_decay=options.get("weight_decay", 0.0), granularity=granularity)
         super().__init__(groups, {**SPLIT_OPTIONS, **options})
 
@@ -166,7 +166,7 @@ class EngineOptimizer(torch.optim.Optimizer, ABC):
         """
         name = type(self).__name__
         # All errors are raised before anything is changed.
-        state_dict = in_order_of(self.param_groups, state_dict, name, self._made_of)
+        state_dict = match_groups(self.param_groups, state_dict, name, self._model_order)
         pairs_of_groups = zip(state_dict["param_groups"], self.param_groups, strict=True)
         groups = [merged(saved, present, name) for saved, present in pairs_of_groups]
         present = [{**group, "params": now["params"]} for group, now in zip(groups, self.param_groups, strict=True)]
@@ -174,11 +174,11 @@ class EngineOptimizer(torch.optim.Optimizer, ABC):
         super().load_state_dict({**state_dict, "param_groups": groups})
         for group in self.param_groups:
             self._check_group(group)
-        for saved_id, p, group in pairs(state_dict, self.param_groups):
+        for saved_id, p, group in saved_and_present(state_dict, self.param_groups):
             self._restore(p, group, state_dict["state"].get(saved_id, {}))
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "_made_of": self._made_of}
+        return {**super().__getstate__(), "_model_order": self._model_order}
 
     def _restore(self, p: Tensor, group: Group, saved: dict[str, Any]) -> None:
         if not saved:
