@@ -6,7 +6,6 @@ The result is one block of text for an issue. Programs are compiled until the ti
 import json
 import os
 import platform
-import statistics
 import time
 import warnings
 from collections.abc import Callable, Sequence
@@ -16,6 +15,7 @@ from importlib.metadata import version
 from importlib.util import find_spec
 from typing import Any, final
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.optim import AdamW, Optimizer
@@ -203,8 +203,8 @@ def step_ratio(device: torch.device) -> float:
     # Interleaved, so that both see the same load.
     times = [[timed(step, device) for step in steps] for _ in range(TIMED_STEPS + 2)]
     # The first steps make state and programs.
-    rotational, fused = (statistics.median(values) for values in zip(*times[2:], strict=True))
-    return rotational / fused
+    rotational, fused = np.median(times[2:], axis=0)
+    return float(rotational / fused)
 
 
 def timed(run: Callable[[], Any], device: torch.device) -> float:

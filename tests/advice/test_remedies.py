@@ -54,7 +54,7 @@ def test_a_remedy_changes_settings_of_a_training_if_and_only_if_a_trial_tested_i
 
 def test_what_a_remedy_changes_cannot_be_written():
     with pytest.raises(TypeError):
-        remedies.LOWER_RATE.changes["lr"] = "×0.1"  # type: ignore[index]
+        remedies.LOWER_RATE.changes["lr"] = "×0.1"
 
 
 def test_a_diagnosis_gives_the_changes_of_its_findings_and_the_first_one_counts():

@@ -8,7 +8,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 from torch import nn
-from torch.distributed.checkpoint import save
+from torch.distributed.checkpoint.state_dict_saver import save
 from torch.distributed.checkpoint.state_dict import get_state_dict
 
 from tests.forked import run_program

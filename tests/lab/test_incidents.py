@@ -4,7 +4,7 @@ from contextlib import contextmanager
 
 import numpy as np
 import pytest
-from gyroscope_lab.beyond._planted import EVERY, RUN, BranchedRun, train_beginning, train_planted
+from gyroscope_lab.beyond._planted import BranchedRun, last_sample, train_beginning, train_planted
 from gyroscope_lab.beyond.incidents import NETWORKS, judged
 from gyroscope_lab.training.config import TrainConfig
 
@@ -19,9 +19,10 @@ WORDS = {
     "learning rate": "the learning rate was 10 times as high as before, 0.5 instead of 0.05, and came back to 0.05",
     "frozen layer": "features.4.weight has had no gradient since step 1,010",
     "doubled weights": "the weights of features.4.weight were modified outside the optimizer",
-    "skipped steps": "Between steps 1,001 and 1,010 a GradScaler skipped 20 of 30 steps",
 }
 AT = 1003
+# The run of the tracker that measures every tenth step.
+RUN = "tenth"
 # By step 1,000 the network has memorised its examples. From batch to batch its losses vary over three orders of
 # magnitude, and rounding on another processor changes them, so a single step is planted in several trainings.
 SEEDS = 6
@@ -33,8 +34,8 @@ FROM_THE_START = ("forecast_angular_update", "forecast_norm", "angle_to_start")
 def test_an_incident_between_two_samples_is_named_with_its_step_and_cause(planted, tmp_path):
     settings, layer = NETWORKS["mlp"]
     config = TrainConfig(**settings, steps=1040)
-    with open_run(train_planted(config, tmp_path, planted=planted, at=AT, layer=layer)) as run:
-        found = judged(run, planted, AT)
+    with open_run(train_planted(config, tmp_path, planted=planted, at=AT, layer=layer) / RUN) as run:
+        found = judged([run], planted, AT)
         findings = [finding for finding in run.diagnose() if finding.kind == "incident"]
     assert found["named"][0]
     assert found["others"] == [0, 0]
@@ -52,7 +53,7 @@ def begun(tmp_path_factory):
     for seed in range(SEEDS):
         config = TrainConfig(**settings, steps=1040, seed=seed)
         folder = tmp_path_factory.mktemp("begun")
-        train_beginning(config, folder, AT - AT % EVERY)
+        train_beginning(config, folder, last_sample(AT))
         trainings.append((config, folder))
     return trainings
 
@@ -60,7 +61,7 @@ def begun(tmp_path_factory):
 @contextmanager
 def branched(config, beginning, folder, planted, layer):
     path = train_planted(config, folder, planted=planted, at=AT, layer=layer, beginning=beginning)
-    with open_run(beginning / RUN) as first, open_run(path) as second:
+    with open_run(beginning / RUN) as first, open_run(path / RUN) as second:
         yield BranchedRun(first, second)
 
 
@@ -73,7 +74,7 @@ def test_a_single_step_is_named_after_all_examples_were_memorised(planted, least
     found = []
     for seed, (config, beginning) in enumerate(begun):
         with branched(config, beginning, tmp_path / str(seed), planted, layer) as run:
-            found.append(judged(run, planted, AT))
+            found.append(judged([run], planted, AT))
     assert np.array([each["named"] for each in found])[:, 0].sum() >= least
     # One false alarm is expected in 30,000 steps, and these are 6,000.
     assert np.array([each["others"] for each in found])[:, 0].sum() <= 1
@@ -82,8 +83,9 @@ def test_a_single_step_is_named_after_all_examples_were_memorised(planted, least
 def test_a_gradient_that_was_large_once_is_named_by_what_adam_keeps_of_it(tmp_path):
     settings, layer = NETWORKS["mlp"]
     config = TrainConfig(**{**settings, "optimizer": "adamw", "lr": 1e-3}, steps=1040)
-    with open_run(train_planted(config, tmp_path, planted="layer's gradient once", at=AT, layer=layer)) as run:
-        found = judged(run, "layer's gradient once", AT)
+    path = train_planted(config, tmp_path, planted="layer's gradient once", at=AT, layer=layer)
+    with open_run(path / RUN) as run:
+        found = judged([run], "layer's gradient once", AT)
         (incident,) = incidents(run)
     assert found["named"] == [True, True]
     assert found["others"] == [0, 0]
@@ -93,20 +95,21 @@ def test_a_gradient_that_was_large_once_is_named_by_what_adam_keeps_of_it(tmp_pa
 
 def test_training_without_an_incident_has_none(tmp_path):
     settings, _ = NETWORKS["mlp"]
-    with open_run(train_planted(TrainConfig(**settings, steps=1040), tmp_path)) as run:
-        assert judged(run, "clean", 0)["others"] == [0, 0]
+    with open_run(train_planted(TrainConfig(**settings, steps=1040), tmp_path) / RUN) as run:
+        assert judged([run], "clean", 0)["others"] == [0, 0]
 
 
-@pytest.mark.parametrize(("network", "planted"), [("cnn", "layer's gradient once"), ("mlp", "skipped steps")])
+@pytest.mark.parametrize(("network", "planted"), [("cnn", "layer's gradient once"), ("mlp", "frozen layer")])
 def test_a_training_that_branches_off_has_the_numbers_of_a_whole_one(network, planted, tmp_path):
     settings, layer = NETWORKS[network]
     config = TrainConfig(**settings, steps=150)
     whole = train_planted(config, tmp_path / "whole", planted=planted, at=103, layer=layer)
-    train_beginning(config, tmp_path / "begun", 9 * EVERY)
+    train_beginning(config, tmp_path / "begun", last_sample(103))
     branch = train_planted(
         config, tmp_path / "branch", planted=planted, at=103, layer=layer, beginning=tmp_path / "begun"
     )
-    with open_run(whole) as run, open_run(tmp_path / "begun" / RUN) as first, open_run(branch) as second:
+    begun = tmp_path / "begun" / RUN
+    with open_run(whole / RUN) as run, open_run(begun) as first, open_run(branch / RUN) as second:
         joined = BranchedRun(first, second)
         np.testing.assert_array_equal(joined.steps, run.steps)
         np.testing.assert_array_equal(joined.scalar("loss"), run.scalar("loss"))

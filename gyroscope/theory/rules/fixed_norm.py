@@ -155,9 +155,8 @@ class Hyperball(UpdateRule):
             return (self.correlation_time - 1) / (self.correlation_time + 1)
         return self.betas[0] if self.betas is not None else self.momentum or 0.0
 
-    @property
-    def correlation(self) -> Correlation:
-        """ρ(k) of the updates, which falls by the momentum's factor."""
+    def correlation(self, weights: Weights) -> Correlation:
+        """Return ρ(k) of the updates, which falls by the momentum's factor."""
         beta = self.momentum_factor
         if self.correlation_time is None:
             return Correlation.of_average(beta)
@@ -170,7 +169,7 @@ class Hyperball(UpdateRule):
             return Equilibrium(lr, None, None, None)
         if self.tangent:
             return Equilibrium(np.arctan(lr), None, None, None)
-        correlation = self.correlation
+        correlation = self.correlation(weights)
         s: Number = 1 + 0 * lr
         for _ in range(ITERATIONS):
             before = s

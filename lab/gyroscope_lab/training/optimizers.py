@@ -21,7 +21,7 @@ from gyroscope_lab.training.config import TrainConfig
 Group = dict[str, Any]
 # RE's Algorithm 1, which the papers' experiments repeat. Here a rotational optimizer has this form, unless the options
 # after its name say otherwise: rotational-adamw:update_average=noise,norms=settling.
-ALGORITHM_1 = {"update_average": "plain", "norms": "fixed"}
+ALGORITHM_1: dict[str, Any] = {"update_average": "plain", "norms": "fixed"}
 # The last layer of every network here.
 HEAD = r"^head\.weight$"
 

@@ -109,7 +109,7 @@ def _split(groups: list[Group], optimizer: str) -> tuple[list[Group], list[Group
 def _converted(tuned: Tuned, name: str, groups: list[Group]) -> tuple[Optimizer, float]:
     """Return the optimizer with converted settings of each layer, and the power of its schedule."""
     if name in ("AdamW", "RotationalAdamW"):
-        make = torch.optim.AdamW if name == "AdamW" else partial(gyro.optim.RotationalAdamW, **ALGORITHM_1)
+        make: Any = torch.optim.AdamW if name == "AdamW" else partial(gyro.optim.RotationalAdamW, **ALGORITHM_1)
         return make(groups, lr=tuned.lr, weight_decay=tuned.weight_decay, betas=tuned.betas), 1.0
     if name == "Hyperball":
         match = theory.match(tuned.rule, theory.Hyperball, betas=tuned.betas)
