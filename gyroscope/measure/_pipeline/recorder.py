@@ -268,7 +268,9 @@ class IncidentAlarm:
         for number, name in enumerate(self._layers):
             if name in layers:
                 values[0, :, number] = [stored_number(layers[name], *series) for series in SERIES.items()]
-        self._tell(self._search.read(np.array([step]), self._layers, named_values(list(SERIES), values), *self._logged()))
+        self._tell(
+            self._search.read(np.array([step]), self._layers, named_values(list(SERIES), values), *self._logged())
+        )
 
     def close(self) -> None:
         """Search the losses after the last sample, and let the function finish, for a few seconds."""
