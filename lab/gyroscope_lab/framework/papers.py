@@ -8,13 +8,14 @@ PAPERS = {
     "ct": "Continuous-Time Adam",
     "beyond": "Beyond the papers",
     "transfer": "Transfer to another scale or optimizer",
+    "advice": "Advice on trial",
     "remedies": "Every remedy on trial",
     "sentences": "Sentences of plans and reports on trial",
     "speed": "The speed of good runs",
 }
 
 # Not of the papers: all their claims are ours.
-OURS = ("beyond", "remedies", "sentences", "speed", "transfer")
+OURS = ("beyond", "advice", "remedies", "sentences", "speed", "transfer")
 
 # Experiments on weight vectors with simulated gradients or single layers. All others train networks.
 SIMULATED = (
