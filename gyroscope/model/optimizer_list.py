@@ -132,17 +132,3 @@ def owner_of(group: Mapping[str, Any], passed: Any) -> Any:
     raise ValueError(
         f"the group belongs to none of {len(members)} optimizers: pass a group of their param_groups, with its 'params'"
     )
-
-
-def algorithm_of(group: Mapping[str, Any]) -> str | None:
-    """Return the algorithm that a group names, in small letters, or None.
-
-    MuonWithAuxAdam writes `use_muon` into its groups, dion `algorithm`, nanochat `kind`.
-
-    >>> algorithm_of({"use_muon": False}), algorithm_of({"algorithm": "muon"}), algorithm_of({"lr": 0.1})
-    ('adamw', 'muon', None)
-    """
-    if "use_muon" in group:
-        return "muon" if group["use_muon"] else "adamw"
-    names = (group.get("algorithm"), group.get("kind"))
-    return next((name.lower() for name in names if isinstance(name, str)), None)

@@ -8,9 +8,9 @@ from torch import nn
 from torch.optim import Optimizer
 
 from gyroscope.geometry import Axis, Granularity, Split
-from gyroscope.model.optimizer_list import Optimizers, OwnedGroup, algorithm_of
+from gyroscope.model.optimizer_list import Optimizers, OwnedGroup
 from gyroscope.model.parameters import NO_VECTORS, ROWS, ModelParameter, model_parameters
-from gyroscope.optimizers import spec_of
+from gyroscope.optimizers import rotates_matrices
 
 # One optimizer, a list of them, or a container of several: what `optimizers_of` takes.
 AnyOptimizer = Any
@@ -153,14 +153,6 @@ def turns_by_group(optimizer: Optimizer) -> bool:
     return bool(getattr(optimizer, "turns_by_group", False))
 
 
-def _turns_whole_matrices(group: OwnedGroup) -> bool:
-    algorithm = algorithm_of(group.options)
-    if algorithm is not None:
-        return "muon" in algorithm or "dion" in algorithm
-    spec = spec_of(group.owner)
-    return spec is not None and spec.whole_matrix
-
-
 def matrix_split(shape: Sequence[int], group: Mapping[str, Any]) -> Split:
     """Return the split into the matrices that Muon orthogonalises, one vector each.
 
@@ -202,7 +194,7 @@ def _by_group(default: Decision, owned: OwnedGroup, *, measured: bool) -> Decisi
     # The default in a group may come from the type of the layer (param_groups), so a measurement takes precedence.
     if _is_written(group, optimizer) and (split != Split() or not measured):
         decision = replace(default, split=split, reason="its parameter group")
-    return turning(decision, group, whole_by=name if _turns_whole_matrices(owned) else "")
+    return turning(decision, group, whole_by=name if rotates_matrices(optimizer, group) else "")
 
 
 def turning(decision: Decision, group: Mapping[str, Any], whole_by: str = "") -> Decision:

@@ -18,7 +18,6 @@ from gyroscope.optim._engine.inner_step import (
     SpareMemory,
     divide_by_lr_,
     refuse_needed_closure,
-    spec_of_step,
     step_with_groups,
 )
 from gyroscope.optim._engine.loading import match_groups, restored, saved_and_present
@@ -240,7 +239,7 @@ class Rotational(EngineOptimizer):
 
     def _unscaled(self, group: Group) -> Group:
         """Return the group with which the inner optimizer makes Δ."""
-        spec = spec_of_step(self.inner)
+        spec = spec_of(self.inner)
         changes: Group = {}
         is_along = bool(group.get("decoupled_weight_decay"))
         if spec is not None and spec.scales_with_lr:

@@ -2,10 +2,8 @@
 
 from typing import Any
 
-from gyroscope.model.optimizer_list import algorithm_of, owner_of
-from gyroscope.optimizers import Group, Rules, hyperball, rule_by_spec, spec_by_algorithm, spec_of, user_rule
-from gyroscope.optimizers.other_libraries import is_of_other_library, is_other, rule_by_other
-from gyroscope.optimizers.table import unknown
+from gyroscope.model.optimizer_list import owner_of
+from gyroscope.optimizers import Group, Rules, hyperball, is_known, rule_by_record, spec_of, user_rule
 from gyroscope.theory import UpdateRule
 
 
@@ -27,24 +25,12 @@ def rule_of(group: Group, optimizer: object, rules: Rules | None = None) -> Upda
     SGDM(lr=0.1, weight_decay=0.0005, momentum=0.9, nesterov=False)
     """
     # A known wrapper (Rotational, Lookahead) is not unwrapped, because it changes the rule.
-    is_known = spec_of(optimizer) is not None or is_other(optimizer)
-    stepping: Any = optimizer if is_known else owner_of(group, optimizer)
+    stepping: Any = optimizer if is_known(optimizer) else owner_of(group, optimizer)
     spec = spec_of(stepping)
     if spec is not None and spec.wraps:
         return _rule_of_wrapper(group, stepping, rules)
     own = user_rule(group, type(stepping).__mro__, rules)
-    if own is not None:
-        return own
-    # A group may name its own algorithm, for any class.
-    algorithm = algorithm_of(group)
-    if algorithm is not None:
-        return rule_by_spec(spec_by_algorithm(algorithm), group)
-    name = type(stepping).__name__
-    if is_of_other_library(stepping, group):
-        return rule_by_other(name, group)
-    if spec is None or spec.rule is None:
-        raise ValueError(unknown(name))
-    return rule_by_spec(spec, group)
+    return rule_by_record(stepping, group) if own is None else own
 
 
 def _rule_of_wrapper(group: Group, wrapper: Any, rules: Rules | None) -> UpdateRule:

@@ -1,10 +1,10 @@
 """From the options of a parameter group to the theory's rule: the functions that the table names."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import isclose, prod
 from typing import Any, TypeAlias
 
-from gyroscope.optimizers.spec import Group, OptimizerSpec
+from gyroscope.optimizers.spec import BOOKKEEPING, UNSUPPORTED, Group, OptimizerSpec
 from gyroscope.theory import SGDM, Adafactor, AdamL2, AdamW, Hyperball, KAdam, Muon, NAdam, NAdamL2, UpdateRule
 from gyroscope.theory.rules.muon import NEWTON_SCHULZ, NEWTON_SCHULZ_STEPS
 
@@ -12,8 +12,6 @@ GroupRuleFunction: TypeAlias = Callable[[Group], UpdateRule]
 # Rules of a user's own optimizers, by class.
 Rules: TypeAlias = Mapping[type, GroupRuleFunction]
 
-# dion's adjustments of Muon's learning rate, and torch's or our names of them.
-DION_ADJUSTMENTS = {"rms_norm": "match_rms_adamw", None: "none"}
 # The names of cautious decay in groups: dion's, and that of others.
 CAUTIOUS_DECAY = ("cautious_wd", "cautious_weight_decay")
 
@@ -29,17 +27,47 @@ REMEDY = (
 def rule_by_spec(spec: OptimizerSpec, group: Group) -> UpdateRule:
     """Return the rule of an optimizer with a group's options, or raise a ValueError that names what is not covered."""
     assert spec.rule is not None
-    for option, why in spec.unsupported.items():
-        if group.get(option):
-            uncovered = f"{spec.name} with {option}=True is not covered by the theory, because {why}"
-            raise ValueError(f"{uncovered}: set {option}=False, or {REMEDY}")
-    rule = spec.rule(group)
+    refuse_unsupported(spec.name, group)
+    return with_cautious_decay(spec.name, spec.rule(group), group)
+
+
+def refuse_unsupported(name: str, group: Group) -> None:
+    """Raise a ValueError for an option that the theory does not cover in any optimizer."""
+    for option, why in UNSUPPORTED.items():
+        if is_set(group.get(option)):
+            raise ValueError(
+                f"{name} with {option}={group[option]!r} is not covered by the theory, because {why}: "
+                f"set {option}=False, or {REMEDY}"
+            )
+
+
+def refuse_unknown(name: str, group: Group, known: Iterable[str], options: Mapping[str, Any]) -> None:
+    """Raise a ValueError for an option of the class that its record does not know, unless it is off.
+
+    `options` are the defaults of the class. A key that a user adds to a group is not among them, and the step does not
+    read it. A class without defaults may read any key.
+    """
+    for option in sorted(set(group) - BOOKKEEPING.union(known)):
+        if is_set(group[option]) and (not options or option in options):
+            raise ValueError(
+                f"{name} with {option}={group[option]!r} is not covered, because no rule is known for that option: "
+                f"{REMEDY}"
+            )
+
+
+def is_set(value: Any) -> bool:
+    """Return whether an option is on. Tensors and arrays are, because reading them may wait for a device."""
+    return bool(value) if isinstance(value, bool | int | float | str | tuple | list | dict | None) else True
+
+
+def with_cautious_decay(name: str, rule: UpdateRule, group: Group) -> UpdateRule:
+    """Return the rule with cautious decay if the group asks for it."""
     cautious = next((option for option in CAUTIOUS_DECAY if group.get(option)), None)
     if cautious is None:
         return rule
     if "cautious_decay" not in rule.settings:
         raise ValueError(
-            f"{spec.name} with {cautious}=True is not covered, because its weights do not decay themselves: {REMEDY}"
+            f"{name} with {cautious}=True is not covered, because its weights do not decay themselves: {REMEDY}"
         )
     return rule.replace(cautious_decay=True)
 
@@ -70,7 +98,7 @@ def number(group: Group, option: str, default: float | None = None) -> float:
     """Return an option as a float, because lr, betas and weight decay may be tensors in torch."""
     value = group.get(option, default)
     if value is None:
-        raise ValueError(_lacks(group, option))
+        raise ValueError(lacks(group, option))
     return float(value)
 
 
@@ -84,12 +112,13 @@ def betas(group: Group) -> tuple[float, float]:
     if "beta1" in group and "betas" not in group:
         return number(group, "beta1"), number(group, "beta2")
     if "betas" not in group:
-        raise ValueError(_lacks(group, "betas"))
+        raise ValueError(lacks(group, "betas"))
     beta1, beta2 = group["betas"]
     return float(beta1), float(beta2)
 
 
-def _lacks(group: Group, option: str) -> str:
+def lacks(group: Group, option: str) -> str:
+    """Return the sentence about an option that a group lacks."""
     return f"the group has no {option!r}, only {sorted(set(group) - {'params', 'param_names'})}: {REMEDY}"
 
 
@@ -121,18 +150,8 @@ def nadam(group: Group) -> UpdateRule:
     return (NAdam if decoupled else NAdamL2)(*rates(group), betas(group), momentum_decay=ramp)
 
 
-def muon(group: Group) -> UpdateRule:
-    """Return Muon with torch's or dion's options."""
-    adjustment: Any = group.get("adjust_lr_fn") or "original"
-    if "adjust_lr" in group:
-        adjustment = DION_ADJUSTMENTS.get(group["adjust_lr"], group["adjust_lr"])
-    if str(group.get("kind")).lower() == "muon" and group.get("beta2") is not None:
-        raise ValueError(
-            f"kind='muon' with beta2={group['beta2']!r} is nanochat's NorMuon with cautious decay, which the theory "
-            f"does not cover: {REMEDY}"
-        )
-    if group.get("use_adjusted_lr"):  # pytorch_optimizer's
-        adjustment = "match_rms_adamw"
+def torch_muon(group: Group) -> UpdateRule:
+    """Return Muon with torch's options."""
     steps = group.get("ns_steps", NEWTON_SCHULZ_STEPS)
     coefficients = tuple(group.get("ns_coefficients", NEWTON_SCHULZ))
     if not 3 <= steps <= 6 or coefficients != NEWTON_SCHULZ:
@@ -140,15 +159,18 @@ def muon(group: Group) -> UpdateRule:
             f"Muon with ns_steps={steps!r} and ns_coefficients={coefficients!r} is not covered by the theory, because "
             f"the correlation of its updates is known for torch's {NEWTON_SCHULZ} and 3 to 6 steps: {REMEDY}"
         )
-    momentum = number(group, "mu" if "mu" in group else "momentum")
-    return Muon(*rates(group), momentum, bool(group.get("nesterov", True)), adjustment)
+    adjustment: Any = group.get("adjust_lr_fn") or "original"
+    return Muon(*rates(group), number(group, "momentum"), bool(group.get("nesterov", True)), adjustment)
+
+
+def torch_adafactor(group: Group) -> UpdateRule:
+    """Return torch's Adafactor."""
+    lr, weight_decay = rates(group)
+    return Adafactor(lr, weight_decay, float(group["beta2_decay"]), float(group["d"]), float(group["eps"][1]))
 
 
 def adafactor(group: Group) -> UpdateRule:
-    """Return torch's Adafactor, or that of transformers and timm, which has the option `scale_parameter`."""
-    if "scale_parameter" not in group:
-        lr, weight_decay = rates(group)
-        return Adafactor(lr, weight_decay, float(group["beta2_decay"]), float(group["d"]), float(group["eps"][1]))
+    """Return the Adafactor of transformers and timm, which has the option `scale_parameter`."""
     scaled = bool(group["scale_parameter"])
     uncovered = {
         "relative_step=True: lr then follows the number of steps alone": group.get("relative_step"),
@@ -160,7 +182,7 @@ def adafactor(group: Group) -> UpdateRule:
         if is_set:
             raise ValueError(f"Adafactor is not covered with {setting}. Use torch.optim.Adafactor, or {REMEDY}")
     if not isinstance(group.get("eps"), tuple | list):
-        raise ValueError(_lacks(group, "eps, a pair"))
+        raise ValueError(lacks(group, "eps, a pair"))
     threshold = max(number(group, "clip_threshold"), 1.0)
     decay = number(group, "decay_rate")
     return Adafactor(*rates(group), decay, threshold, float(group["eps"][1]), scale_parameter=scaled, capped=False)

@@ -14,13 +14,20 @@ Decay = Literal["decoupled", "coupled", "none"]
 # The `base` of a wrapper: the optimizer that it was made around.
 INNER = "inner"
 
-# Options, of torch and of libraries with the same class names, that the theory does not cover, and why.
+# Entries of a parameter group that no optimizer's direction or rates depend on, or that every rule reads.
+BOOKKEEPING = frozenset(
+    ("params", "param_names", "rule", "initial_lr", "step", "lr", "weight_decay", "eps", "maximize")
+).union(("foreach", "fused", "capturable", "differentiable"))
+# Options, of torch and of other libraries, that the theory does not cover, and why. Other options that a record does
+# not know are refused by their name alone.
 UNSUPPORTED: Mapping[str, str] = MappingProxyType(
     {
         "amsgrad": "v never decreases",
+        "ams_bound": "v never decreases",
         "caution": "updates that disagree with the gradient are left out (timm)",
         "cautious": "updates that disagree with the gradient, or their decay, are left out (the name fits both)",
         "corrected_weight_decay": "decay follows lr². gyroscope.optim.CorrectedDecay does the same and is covered",
+        "extra_scale_factor": "it multiplies the update",
         "decouple_lr": "decay does not follow lr (optimi). torch's with weight_decay/lr decays alike",
         "fixed_decay": "decay does not follow lr (pytorch_optimizer). torch's with weight_decay/lr decays alike",
     }
@@ -68,11 +75,10 @@ class OptimizerSpec:
     keeps_norms: bool = False  # whether it keeps each vector's norm and rotates it by an angle of its settings
     base: str | None = None  # if it keeps norms, the optimizer whose updates it uses, or `INNER` if it wraps one
     whole_matrix: bool = False  # whether the vector that rotates is the whole matrix
-    unsupported: Mapping[str, str] = field(default_factory=lambda: UNSUPPORTED)  # options without theory, and why
+    known: tuple[str, ...] = ()  # options of the class, besides `BOOKKEEPING`, that the rule covers
     needed: tuple[str, ...] = ()  # settings besides lr without which there is no rule
     signs: tuple[FileSigns, ...] = ()  # how a checkpoint shows it: any of these is enough
     command: str = ""  # its name on the command line and in `gyro.optim.create`, or "" if it has none
-    algorithms: tuple[str, ...] = ()  # its names in parameter groups of mixed optimizers
     plans: tuple[PlanChoice, ...] = ()  # the rules that `gyroscope plan` offers for it
     typical: Mapping[str, Any] = field(default_factory=dict)  # settings for a user who names only the optimizer
 
@@ -84,6 +90,11 @@ class OptimizerSpec:
         'ASGD'
         """
         return self.path.rpartition(".")[2]
+
+    @property
+    def package(self) -> str:
+        """The top package of the class, because modules move between versions."""
+        return self.path.partition(".")[0]
 
     @property
     def is_ours(self) -> bool:

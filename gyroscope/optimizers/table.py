@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from gyroscope.optimizers import group_rules
-from gyroscope.optimizers.group_rules import REMEDY, with_betas
+from gyroscope.optimizers.group_rules import with_betas
 from gyroscope.optimizers.spec import INNER, FileSigns, OptimizerSpec, PlanChoice
 from gyroscope.theory import (
     SGDM,
@@ -37,10 +37,10 @@ ADAMW = OptimizerSpec(
     second_moment=("max_exp_avg_sq", "exp_avg_sq"),
     decay="decoupled",
     scales_with_lr=True,
+    known=("betas", "amsgrad", TORCH_DECAY),
     needed=BETAS,
     signs=(FileSigns(state=ADAM_STATE, without=(TORCH_DECAY, "mu_product")),),
     command="adamw",
-    algorithms=("adamw", "adam"),  # the "adam" beside a Muon decays as AdamW does
     plans=(PlanChoice("adamw", AdamW, {"lr": 1e-3, "weight_decay": 0.1}),),
     typical={"lr": 1e-3, "weight_decay": 0.1},
 )
@@ -51,6 +51,7 @@ SGD = OptimizerSpec(
     momentum=("momentum_buffer",),
     is_linear=True,
     scales_with_lr=True,
+    known=("momentum", "dampening", "nesterov"),
     signs=(
         FileSigns(state=("momentum_buffer",), without=(*ADAM_STATE, "square_avg", *MUON_OPTIONS)),
         FileSigns(options=("dampening",), without=(*ADAM_STATE, "square_avg", *MUON_OPTIONS)),
@@ -75,7 +76,6 @@ LION = OptimizerSpec(
         ),
     ),
     command="lion",
-    algorithms=("lion",),
     plans=(PlanChoice("lion", Lion, {"lr": 1e-4, "weight_decay": 1.0}),),
     typical={"lr": 1e-4, "weight_decay": 1.0},
 )
@@ -90,7 +90,6 @@ ADAM = replace(
         FileSigns(state=ADAM_STATE, without=(TORCH_DECAY, "mu_product")),
     ),
     command="adam",
-    algorithms=(),
     plans=(PlanChoice("adam_l2", AdamL2, {"lr": 1e-3, "weight_decay": 1e-4}),),
     typical={"lr": 1e-3, "weight_decay": 1e-4},
 )
@@ -100,6 +99,7 @@ NADAM = replace(
     rule=group_rules.nadam,
     formula="nadam",
     second_moment=("exp_avg_sq",),
+    known=("betas", "momentum_decay", TORCH_DECAY),
     signs=(FileSigns(state=(*ADAM_STATE, "mu_product")),),
     command="nadam",
     plans=(
@@ -112,6 +112,7 @@ RADAM = replace(
     path="torch.optim.RAdam",
     rule=group_rules.adam,  # its first steps are shorter (docs/theory.md, "RAdam")
     formula="radam",
+    known=("betas", TORCH_DECAY),
     signs=(FileSigns(options=(TORCH_DECAY,), state=ADAM_STATE, without=("amsgrad", "mu_product")),),
     command="",
     plans=(),
@@ -119,24 +120,25 @@ RADAM = replace(
 )
 MUON = OptimizerSpec(
     "torch.optim.Muon",
-    group_rules.muon,
+    group_rules.torch_muon,
     "muon",
     momentum=("momentum_buffer",),
     decay="decoupled",
     scales_with_lr=True,
     whole_matrix=True,
+    known=("momentum", "nesterov", "adjust_lr_fn", *MUON_OPTIONS),
     needed=MOMENTUM,
     signs=tuple(FileSigns(options=(option,), without=("exp_avg_sq", "square_avg")) for option in MUON_OPTIONS),
     command="muon",
-    algorithms=("muon",),
     plans=(PlanChoice("muon", Muon, {"lr": 0.02, "weight_decay": 0.01}),),
     typical={"lr": 0.02, "weight_decay": 0.01},
 )
 ADAFACTOR = OptimizerSpec(
     "torch.optim.Adafactor",
-    group_rules.adafactor,
+    group_rules.torch_adafactor,
     "adafactor",
     decay="decoupled",
+    known=("beta2_decay", "d"),
     plans=(PlanChoice("adafactor", Adafactor, {"lr": 0.01, "weight_decay": 0.0}),),
     typical={"lr": 0.01, "weight_decay": 0.0},
 )
@@ -172,7 +174,6 @@ def rotational(base: OptimizerSpec, path: str, **signs: Any) -> OptimizerSpec:
         base=base.name,
         signs=(FileSigns(**signs, distinctive=True),),
         command=f"rotational-{base.command}",
-        algorithms=(),
         plans=(),
     )
 
@@ -261,23 +262,6 @@ PLANS = {choice.name: choice for spec in SPECS for choice in spec.plans}
 MOMENTUM_KEYS = tuple(dict.fromkeys(key for spec in SPECS for key in spec.momentum))
 SECOND_MOMENT_KEYS = tuple(dict.fromkeys(key for spec in SPECS for key in spec.second_moment))
 _BY_NAME = {spec.name: spec for spec in SPECS}
-_BY_ALGORITHM = {algorithm: spec for spec in SPECS for algorithm in spec.algorithms}
-
-
-def spec_of(optimizer: object) -> OptimizerSpec | None:
-    """Return the record of an optimizer's class or of its nearest ancestor, or None if there is none.
-
-    The name decides, so that a class of another library with the usual name and options (Lion, Muon, bitsandbytes'
-    AdamW) is known too, and nothing is imported to compare with. Lightning and others subclass torch's optimizers.
-    """
-    names = (cls.__name__ for cls in type(optimizer).__mro__)
-    return next((_BY_NAME[name] for name in names if name in _BY_NAME), None)
-
-
-def unknown(name: str) -> str:
-    """Return the sentence about an optimizer without a rule."""
-    known = ", ".join(spec.name for spec in SPECS if spec.rule is not None)
-    return f"{name} is not among the known optimizers ({known}). It can be measured, not predicted: {REMEDY}"
 
 
 def spec_by_name(name: str | None) -> OptimizerSpec | None:
@@ -287,10 +271,3 @@ def spec_by_name(name: str | None) -> OptimizerSpec | None:
     'adamw'
     """
     return None if name is None else _BY_NAME.get(name)
-
-
-def spec_by_algorithm(algorithm: str) -> OptimizerSpec:
-    """Return the record of the algorithm that a parameter group of a mixed optimizer names."""
-    if algorithm not in _BY_ALGORITHM:
-        raise ValueError(f"{algorithm!r} is not among the known algorithms ({', '.join(_BY_ALGORITHM)}): {REMEDY}")
-    return _BY_ALGORITHM[algorithm]

@@ -15,11 +15,12 @@ STEPS = 500
 EVERY = 5
 
 
-class SGDW(torch.optim.Optimizer):
-    """SGD with decoupled weight decay, as in pytorch_optimizer."""
+class Decoupled(torch.optim.Optimizer):
+    """SGD with decoupled weight decay, as pytorch_optimizer's SGDW."""
 
     def __init__(self, params, lr, weight_decay, momentum):
-        super().__init__(params, {"lr": lr, "weight_decay": weight_decay, "momentum": momentum})
+        options = {"lr": lr, "weight_decay": weight_decay, "momentum": momentum, "weight_decouple": True}
+        super().__init__(params, options)
 
     @torch.no_grad()
     def step(self):
@@ -30,13 +31,17 @@ class SGDW(torch.optim.Optimizer):
                 p.mul_(1 - group["lr"] * group["weight_decay"]).sub_(group["lr"] * buffer)
 
 
+# As it is called there.
+SGDW = type("SGDW", (Decoupled,), {"__module__": "pytorch_optimizer.optimizer.sgd"})
+
+
 def per_step(group):
     return Rule(group["lr"] * group["weight_decay"], 19.0)
 
 
 CASES = {
     "a rule of another library": (lambda p: SGDW(p, lr=0.1, weight_decay=0.2, momentum=0.9), None),
-    "a rule of the user": (lambda p: SGDW(p, lr=0.1, weight_decay=0.2, momentum=0.9), {SGDW: per_step}),
+    "a rule of the user": (lambda p: Decoupled(p, lr=0.1, weight_decay=0.2, momentum=0.9), {Decoupled: per_step}),
     "dampening": (lambda p: torch.optim.SGD(p, lr=0.2, weight_decay=0.02, momentum=0.9, dampening=0.5), None),
     "AdamG": (lambda p: gyro.optim.SphericalAdam(p, lr=0.1), None),
     "AdamG*": (lambda p: gyro.optim.SphericalAdam(p, lr=0.1, betas=(0.0, 0.9), v0=10.0), None),

@@ -5,8 +5,9 @@ import torch
 from torch import nn
 
 from gyroscope.model.measured import measured_layers
-from gyroscope.model.optimizer_list import Optimizers, algorithm_of, optimizers_of, owner_of
+from gyroscope.model.optimizer_list import Optimizers, optimizers_of, owner_of
 from gyroscope.model.selection import matrix_split, select
+from gyroscope.optimizers.recognition import algorithm_of
 
 
 def weight(*shape):
@@ -106,7 +107,9 @@ def test_groups_say_by_three_flags_what_steps_them():
 def test_weights_of_flagged_muon_groups_turn_as_matrices_and_their_neighbours_by_neuron():
     model = nn.ModuleDict({"a": nn.Linear(6, 4, bias=False), "b": nn.Linear(6, 4, bias=False)})
     groups = [{"params": [model.a.weight], "use_muon": True}, {"params": [model.b.weight], "use_muon": False}]
-    both = torch.optim.SGD(groups, lr=0.1)
+    # A class of a user's own, such as a copy of muon.py.
+    mixed = type("MuonWithAuxAdam", (torch.optim.SGD,), {"step": lambda self, closure=None: None})
+    both = mixed(groups, lr=0.1)
     assert {w.name: w.split.granularity for w in select(model, both)} == {"a.weight": "tensor", "b.weight": "neuron"}
 
 

@@ -8,8 +8,10 @@ import torch
 import gyroscope as gyro
 from gyroscope.optim.torch_rules import rule_of
 from gyroscope.optimizers import SPECS
-from gyroscope.optimizers.other_libraries import OTHERS, WRAPPERS
+from gyroscope.optimizers.other_libraries import OTHERS
+from gyroscope.optimizers.recognition import WRAPPERS
 from gyroscope.theory import AdamW, Lion, Muon, Rule
+from tests.optimizers.named import named
 
 BETAS = (0.9, 0.99)
 COMMON = {"lr": 0.1, "weight_decay": 0.2, "weight_decouple": True, "fixed_decay": False, "ams_bound": False}
@@ -29,8 +31,7 @@ PREDICTED = {
 DOCS = Path(__file__).parents[2] / "docs" / "own-optimizer.md"
 
 
-def named(name, **attributes):
-    return type(name, (), attributes)()
+PYTORCH_OPTIMIZER = {other.name: other for other in OTHERS if other.package == "pytorch_optimizer"}
 
 
 def approximately(rule):
@@ -38,13 +39,13 @@ def approximately(rule):
 
 
 def test_every_predicted_optimizer_is_tested():
-    assert set(OTHERS) == set(PREDICTED)
+    assert {name for name, other in PYTORCH_OPTIMIZER.items() if other.rule is not None} == set(PREDICTED)
 
 
 @pytest.mark.parametrize("name", PREDICTED)
 def test_a_predicted_optimizer_has_its_rule(name):
     group, expected = PREDICTED[name]
-    found = rule_of(group, named(name))
+    found = rule_of(group, named(name, "pytorch_optimizer"))
     assert (found.name, found.settings) == (expected.name, approximately(expected))
 
 
@@ -58,35 +59,25 @@ def test_a_predicted_optimizer_has_its_rule(name):
     ],
 )
 def test_options_without_theory_are_named(name, options, why):
-    with pytest.raises(ValueError, match=rf"{name} with {next(iter(options))}=.* because {why}"):
-        rule_of({**PREDICTED[name][0], **options}, named(name))
+    with pytest.raises(ValueError, match=rf"{next(iter(options))}=.* because {why}"):
+        rule_of({**PREDICTED[name][0], **options}, named(name, "pytorch_optimizer"))
 
 
 @pytest.mark.parametrize("name", ["AdamS", "Lamb", "NorMuon", "Shampoo", *WRAPPERS])
 def test_every_other_one_is_unknown_unless_the_user_has_a_rule(name):
     """A wrapper holds an optimizer that has a rule, which is not the wrapper's."""
     adamw = torch.optim.AdamW([torch.ones(2, 2)])
-    optimizer = named(name, **dict.fromkeys(("optimizer", "base_optimizer"), adamw) if name in WRAPPERS else {})
+    inside = dict.fromkeys(("optimizer", "base_optimizer"), adamw) if name in WRAPPERS else {}
+    optimizer = named(name, "pytorch_optimizer", **inside)
     with pytest.raises(ValueError, match=rf"^{name} is not among the known .* It can be measured, not predicted"):
         rule_of(ADAM, optimizer)
     assert rule_of(ADAM, optimizer, {type(optimizer): lambda group: LAW}) is LAW
 
 
-def test_names_of_torch_and_gyroscope_stay_theirs_without_the_other_librarys_options():
-    assert rule_of({"lr": 0.1, "weight_decay": 0.2, "betas": BETAS}, named("AdamS")).name == "AdamS"
-    assert rule_of({"lr": 0.1, "weight_decay": 0.2, "betas": BETAS}, named("RAdam")).name == "AdamL2"
-
-
-def test_muon_of_pytorch_optimizer_has_its_adjustment_and_its_adamw():
-    group = {**COMMON, "use_muon": True, "momentum": 0.95, "nesterov": True, "ns_steps": 5, "use_adjusted_lr": True}
-    assert rule_of(group, named("Muon")) == Muon(0.1, 0.2, adjust_lr_fn="match_rms_adamw")
-    assert rule_of({**ADAM, "use_muon": False}, named("Muon")) == AdamW(0.1, 0.2, BETAS)
-
-
 @pytest.mark.parametrize("options", [{"ns_steps": 9}, {"ns_coefficients": (2.0, -1.5, 0.5)}])
 def test_newton_schulz_iterations_of_another_kind_are_not_covered(options):
     with pytest.raises(ValueError, match=r"Muon with ns_steps=\d and ns_coefficients=.* is not covered"):
-        rule_of({"lr": 0.1, "weight_decay": 0.2, "momentum": 0.95, **options}, named("Muon"))
+        rule_of({"lr": 0.1, "weight_decay": 0.2, "momentum": 0.95, **options}, named("Muon", "torch"))
 
 
 def documented():
@@ -102,7 +93,7 @@ def test_the_documentation_lists_those_with_a_rule():
     listed = {
         name: about for name, (status, about) in documented().items() if "." not in name and status == "predicted"
     }
-    assert listed == {other.name: other.about for other in OTHERS.values()}
+    assert listed == {name: other.row.about for name, other in PYTORCH_OPTIMIZER.items()}
 
 
 def test_the_documentation_lists_all_optimizers_of_torch_and_of_gyroscope():
@@ -125,5 +116,5 @@ def is_optimizer(found):
 @pytest.mark.parametrize("adjust_lr_fn", ["original", "match_rms_adamw", None])
 def test_torchs_muon_is_predicted_with_each_of_its_other_options(ns_steps, adjust_lr_fn):
     options = {"momentum": 0.9, "nesterov": False, "adjust_lr_fn": adjust_lr_fn, "ns_steps": ns_steps}
-    found = rule_of({"lr": 0.1, "weight_decay": 0.2, **options}, named("Muon"))
+    found = rule_of({"lr": 0.1, "weight_decay": 0.2, **options}, named("Muon", "torch"))
     assert found == Muon(0.1, 0.2, 0.9, False, adjust_lr_fn or "original")

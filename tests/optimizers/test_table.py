@@ -10,7 +10,7 @@ from gyroscope_lab.simulate.updates import STEPS
 
 from gyroscope.checkpoint.files.saved_optimizers import optimizer_name
 from gyroscope.checkpoint.last_step.last_update import LAST_UPDATES
-from gyroscope.optimizers import COMMANDS, SPECS, spec_by_name, spec_of
+from gyroscope.optimizers import COMMANDS, SPECS
 
 ROOT = Path(__file__).parent.parent.parent
 FORMULAS = {spec.formula for spec in SPECS}
@@ -111,14 +111,6 @@ def test_names_are_unique():
     assert len(set(names)) == len(names)
     commands = [spec.command for spec in SPECS if spec.command]
     assert list(COMMANDS) == commands
-
-
-def test_a_subclass_has_the_record_of_its_ancestor_and_a_name_alone_only_its_own():
-    weight = torch.nn.Parameter(torch.ones(2, 2))
-    lightning = type("LightningAdamW", (torch.optim.AdamW,), {})([weight])
-    assert spec_of(lightning) is spec_by_name("AdamW")
-    assert spec_by_name("LightningAdamW") is None
-    assert spec_of(object()) is None
 
 
 def test_an_optimizer_is_named_only_by_its_class_its_rule_its_record_and_its_exports():

@@ -8,8 +8,6 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from gyroscope.optimizers import OptimizerSpec, spec_by_name
-
 
 @final
 class SpareMemory:
@@ -74,26 +72,6 @@ def step_with_groups(inner: Optimizer, stand_ins: list[dict[str, Any]]) -> None:
             after(inner, (inner,), {})
     finally:
         inner.param_groups = groups
-
-
-def spec_of_step(inner: Optimizer) -> OptimizerSpec | None:
-    """Return the record of the class whose step the inner optimizer takes, or None if a subclass may take another.
-
-    >>> class Renamed(torch.optim.AdamW):
-    ...     pass
-    >>> spec_of_step(Renamed([torch.zeros(2)])).name
-    'AdamW'
-    """
-    step = inspect.unwrap(type(inner).step)
-    cls: Any
-    for cls in type(inner).__mro__:
-        spec = spec_by_name(cls.__name__)
-        if spec is not None:
-            return spec if inspect.unwrap(cls.step) is step else None
-        # torch puts its wrapper of the inherited step into a subclass. Any other name may change the step.
-        if any(not name.startswith("__") and name != "step" for name in vars(cls)):
-            return None
-    return None
 
 
 def divide_by_lr_(difference: Tensor, lr: float | Tensor) -> None:
