@@ -135,9 +135,9 @@ def transfer(
     final: Final = None,
     decay: Decay = None,
     init_norm: InitNorm = None,
-    rule: Annotated[str | None, typer.Option(help="transfer rule to answer by, for example tau")] = None,
+    rule: Annotated[str | None, typer.Option(help="rule to answer by, such as tau or batch=tau,width=mup")] = None,
+    all_rules: Annotated[bool, typer.Option("--all", help="print what every rule gives, and its source")] = False,
     as_json: AsJson = False,
-    explain: Explain = False,
 ) -> None:
     """Give settings for another batch, length, width or depth."""
     given = {name: value for name, value in locals().items() if value is not None}
@@ -152,7 +152,7 @@ def transfer(
     else:
         from gyroscope.render.transfer_text import transfer_text
 
-        show(transfer_text(answer, explain))
+        show(transfer_text(answer, all_rules))
 
 
 @app.command(epilog="Example: gyroscope convert adamw lion --lr 1e-3 --wd 0.1")

@@ -35,6 +35,16 @@ def test_the_plan_begins_as_the_readme_shows(monkeypatch):
     assert printed.getvalue().startswith(shown[1])
 
 
+def test_a_transfer_prints_at_most_ten_lines_those_of_the_readme(monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "100")
+    command, shown = re.search(
+        r"^\$ gyroscope (transfer .*)\n```\n\n```text\n([^`]*)```", text(), re.MULTILINE
+    ).groups()
+    assert main(shlex.split(command)) == 0
+    assert capsys.readouterr().out == shown
+    assert len(shown.splitlines()) <= 10
+
+
 @pytest.mark.parametrize(
     "command", re.findall(r"^\$ gyroscope ((?:transfer|convert) .*)$", README.read_text(), re.MULTILINE)
 )

@@ -190,8 +190,6 @@ NORM_JUMP = 0.2
 TURN_JUMP = 0.3
 # Both over the largest change of the past samples, because norms and directions move smoothly.
 WEIGHTS_EXTREMES = 5.0
-# Relative change below which a transfer keeps a quantity: less than the rounding of what is printed.
-KEPT_BY_TRANSFER = 0.01
 # Learning rates and weight decays below this are written as powers of ten, as people write them.
 SCIENTIFIC_BELOW = 0.01
 # Share of the logged values whose mean is the final loss. One batch alone is noise.

@@ -1,18 +1,18 @@
 """A transfer from settings by name."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from gyroscope._checks import check_positive
 from gyroscope.planner.rule_settings import RULE_OPTIONS, read_rule, rule_name
-from gyroscope.planner.transfer_settings import SHAPE_STEPS, check_tuned, read_scales, read_shape
+from gyroscope.planner.transfer_settings import SHAPE_STEPS, UNITS, check_tuned, read_scales, read_shape
 from gyroscope.report.transfer_data import TransferData
 from gyroscope.spelling import one_of
-from gyroscope.theory import Transfer, UpdateRule, transfer
-from gyroscope.theory.scaling import with_settings
-from gyroscope.theory.transfer_rules import RULES, check_family, family_of
+from gyroscope.theory import TransferRule, UpdateRule, transfer
+from gyroscope.theory.scaling import TransferRow, with_settings
+from gyroscope.theory.transfer_rules import AXES, FAVOURED, check_family, compose, family_of, rule_named
 
 if TYPE_CHECKING:
     from gyroscope.planner.transfer_run import MeasuredRun
@@ -25,28 +25,27 @@ def answer_transfer(settings: Mapping[str, Any]) -> TransferData:
     """Check settings by name and transfer them. A ValueError quotes the wrong one and gives the remedy.
 
     >>> tuned = {"optimizer": "lion", "lr": 1e-4, "weight_decay": 1.0, "batch": "64", "samples": "1M"}
-    >>> [row.name for row in answer_transfer({**tuned, "to": "batch=256"}).chosen]
-    ['tau']
+    >>> answer_transfer({**tuned, "to": "batch=256"}).row.name
+    'tau'
     """
     source = _source(settings)
     rule = _tuned_rule(settings, source)
     base, to, unit = read_scales(settings, source)
-    only = settings.get("rule")
-    if only is not None:
-        by_name = {each.name: each for each in RULES}
-        check_family(by_name[one_of("transfer rule", only, by_name)], rule)
+    changed = [axis for axis in AXES if getattr(base, axis) != getattr(to, axis)]
+    asked = _asked_rule(settings["rule"], rule, changed) if "rule" in settings else None
     norm = settings.get("init_norm", TORCH_NORM if source is None else source.initial_norm)
     check_positive("init_norm", norm)
     if source is None or "schedule" in settings or "warmup" in settings:
         schedule = read_shape(settings, base.steps)
     else:
         schedule = source.schedule(SHAPE_STEPS)
+    options: dict[str, Any] = {"base": base, "to": to, "schedule": schedule, "initial_norm": norm}
     # Numbers far out of proportion overflow to infinity, which the table can show.
     with np.errstate(all="ignore"):
-        moved = transfer(rule, base=base, to=to, schedule=schedule, initial_norm=norm)
-    if only is not None:
-        _check_answer(moved, only)
-    return TransferData(moved, unit, schedule, only)
+        moved = transfer(rule, **options)
+        row = moved.recommended[0] if asked is None else transfer(rule, transfer_rules=[asked], **options).rows[0]
+    _check_answer(row)
+    return TransferData(moved, row, unit, schedule, is_asked=asked is not None, is_measured=source is not None)
 
 
 def _source(settings: Mapping[str, Any]) -> "MeasuredRun | None":
@@ -70,8 +69,26 @@ def _tuned_rule(settings: Mapping[str, Any], source: "MeasuredRun | None") -> Up
     return rule
 
 
-def _check_answer(moved: Transfer, name: str) -> None:
+def _asked_rule(text: str, rule: UpdateRule, changed: Sequence[str]) -> TransferRule:
+    """Return the rule from a name, or the product from 'batch=tau,width=mup' and the favoured rule of other axes."""
+    if "=" not in text:
+        asked = rule_named(text)
+        check_family(asked, rule)
+        return asked
+    names = dict(FAVOURED[family_of(rule)])
+    for part in text.split(","):
+        axis, equals, name = (piece.strip() for piece in part.partition("="))
+        if not equals:
+            raise ValueError(f"--rule {part.strip()!r} is not of the form axis=rule, for example batch=tau,width=mup")
+        # The length of a run has one rule, whatever it is counted in.
+        axis = "tokens" if axis in UNITS else one_of("axis", axis, AXES)
+        check_family(rule_named(name), rule)
+        names[axis] = name
+    compose(names)  # raises if a rule is not for its axis, also for an axis that does not change
+    return compose({axis: names[axis] for axis in changed}) if changed else rule_named("copy")
+
+
+def _check_answer(row: TransferRow) -> None:
     """Raise if a rule gives no settings for this change."""
-    row = next(row for row in moved.rows if row.name == name)
     if row.lr is None:
-        raise ValueError(f"the transfer rule {name!r} gives no settings for this change: {row.note}")
+        raise ValueError(f"the transfer rule {row.name!r} gives no settings for this change: {row.note}")

@@ -11,9 +11,6 @@ from gyroscope.theory import Scale, Schedule, Transfer
 from gyroscope.theory.scaling import TransferRow
 from gyroscope.theory.transfer_rules import AXES
 
-# The note of a rule that is silent on every axis that changes.
-SILENT = "silent on this change"
-
 
 class Table(NamedTuple):
     """A table of a transfer: its header, and the cells of its rows."""
@@ -28,22 +25,19 @@ class TransferData:
     """All that is shown of a transfer.
 
     transfer  every rule applied to the change of scale
+    row       the answer: the recommended row, or that of the rule that the user asked for
     unit      what lengths are given in: tokens, samples or steps
     schedule  shape of the learning rate over both runs
-    asked     the rule that the user asked for, or None
+    is_asked  whether the user asked for a rule
+    is_measured  whether the tuned settings were read from a run
     """
 
     transfer: Transfer
+    row: TransferRow
     unit: str
     schedule: Schedule
-    asked: str | None
-
-    @cached_property
-    def chosen(self) -> tuple[TransferRow, ...]:
-        """The rows to show first: the requested one, or the recommended ones."""
-        if self.asked is None:
-            return self.transfer.recommended
-        return tuple(row for row in self.transfer.rows if row.name == self.asked)
+    is_asked: bool
+    is_measured: bool = False
 
     @cached_property
     def ratios(self) -> dict[str, float]:
@@ -54,15 +48,17 @@ class TransferData:
     @property
     def settings(self) -> list[str]:
         """The tuned run and the new one, a line for each."""
+        return [f"from: {self.tuned}", f"to:   {self._scale(self.transfer.to)}"]
+
+    @property
+    def tuned(self) -> str:
+        """The tuned settings, their schedule and their scale."""
         schedule = self.schedule
         warmup = (
             f", warmup {format_number(100 * schedule.warmup / schedule.steps)} % of the run" if schedule.warmup else ""
         )
-        return [
-            f"tuned: {rule_text(self.transfer.rule.plain)}, {schedule.name} schedule{warmup}",
-            f"from:  {self._scale(self.transfer.base)}",
-            f"to:    {self._scale(self.transfer.to)}",
-        ]
+        settings = f"{rule_text(self.transfer.rule.plain)}, {schedule.name} schedule{warmup}"
+        return f"{settings}, {self._scale(self.transfer.base)}"
 
     def _scale(self, scale: Scale) -> str:
         length = f"{amount(scale.steps)} steps"
@@ -78,14 +74,11 @@ class TransferData:
         ]
         return ", ".join(sizes + ([f"{amount(scale.params)} parameters"] if scale.params else []))
 
-    @property
-    def stuff(self) -> str:
-        """What a batch is counted in, for sentences."""
-        return "samples" if self.unit == "steps" else self.unit
-
     def axis_name(self, axis: str) -> str:
         """Return the name of an axis in the user's unit."""
-        return {"tokens": self.stuff, "params": "model size"}.get(axis, axis)
+        # A run whose length is in steps has more samples if its batch is larger.
+        of_length = "samples" if self.unit == "steps" and self.ratios.get("batch", 1) != 1 else self.unit
+        return of_length if axis == "tokens" else axis
 
     def is_silent(self, row: TransferRow) -> bool:
         """Return whether a rule is silent on all axes that change."""
@@ -98,7 +91,10 @@ class TransferData:
         quantities = ("rotation,\nmrad", f"memory,\n{self.unit}", "memory,\n% of run", "run\nlength", "RMS\nentry")
         header = ("rule", "lr", "weight\ndecay", *quantities, "first\nsteps ×", "note")
         tuned = ["tuned run", *self._numbers(self.transfer.tuned, self.transfer.base), ""]
-        return Table(header, [tuned, *(self._rule_row(row) for row in self.transfer.rows)])
+        answer = ["answer", *self._numbers(self.row, self.transfer.to), ""]
+        others = [row for row in self.transfer.rows if not self.is_silent(row)]
+        rows = [[row.name, *self._numbers(row, self.transfer.to), row.note] for row in others]
+        return Table(header, [tuned, answer, *rows])
 
     @property
     def notes(self) -> dict[str, list[str]]:
@@ -109,11 +105,10 @@ class TransferData:
                 notes.setdefault(note, []).append(name)
         return notes
 
-    def _rule_row(self, row: TransferRow) -> list[str]:
-        if self.is_silent(row):
-            return [row.name, *["–"] * 8, SILENT]
-        silent = f"silent on {', '.join(map(self.axis_name, row.silent_on))}" if row.silent_on else ""
-        return [row.name, *self._numbers(row, self.transfer.to), row.note or silent]
+    @property
+    def published(self) -> list[TransferRow]:
+        """The rows of published rules that cover a part of the change and give settings."""
+        return [row for row in self.transfer.rows if row.lr and row.name != "copy" and not self.is_silent(row)]
 
     def _numbers(self, row: TransferRow, scale: Scale) -> list[str]:
         memory = row.memory
@@ -128,19 +123,6 @@ class TransferData:
             _known(row.rms_entry),
             _known(row.start_over_rotation, digits=2),
         ]
-
-    @property
-    def groups(self) -> Table:
-        """The settings of each group of parameters."""
-        names = (
-            {"lr": "lr", "weight_decay": "weight decay"} if self.transfer.rule.plain.has_weight_decay else {"lr": "lr"}
-        )
-        header = ["group", *(f"{title} ({row.name})" for row in self.chosen for title in names.values())]
-        rows = []
-        for group in self.chosen[0].groups:
-            settings = [row.groups[group] for row in self.chosen]
-            rows.append([group, *(setting(getattr(each, name)) for each in settings for name in names)])
-        return Table(header, rows)
 
 
 def amount(value: float) -> str:

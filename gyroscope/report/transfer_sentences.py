@@ -1,105 +1,144 @@
-"""A transfer in sentences and as JSON: the answer, its support, and what each row keeps."""
+"""A transfer in sentences and as JSON: the answer, how published rules differ, and how far trials reach."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from gyroscope._json import dumps
-from gyroscope.advice import thresholds as limit
 from gyroscope.advice.layer_families import join_words
 from gyroscope.advice.phrases import format_number
 from gyroscope.report.transfer_data import TransferData, setting
-from gyroscope.theory.scaling import LARGEST_CHANGE, TransferRow
+from gyroscope.theory.scaling import LARGEST_CHANGE, TransferSettings
+from gyroscope.theory.transfer_rules import FAMILIES, FAVOURED, family_of
+from gyroscope.theory.transfer_trials import LARGEST_NETWORK, TRIED, Tried
 
-# What a row can keep of the tuned run, in words.
-QUANTITIES = {
-    "rotation": "rotation per step",
-    "run_length": "run length in memories",
-    "rms_entry": "RMS entry",
-    "lr": "learning rate",
-    "weight_decay": "weight decay",
-}
+# Learning rates on both sides of the answer that are worth a run: half an octave away.
+NEIGHBOUR = 2**0.5
 
 
 def answer(data: TransferData) -> str:
-    """Return the recommended settings of hidden weights in one sentence."""
+    """Return the settings of hidden weights in one sentence."""
     if not data.ratios:
         return "Keep your settings, because the scale does not change."
-    settings = []
-    for row in data.chosen:
-        decay = f" and weight decay {setting(row.weight_decay)}" if data.transfer.rule.plain.has_weight_decay else ""
-        settings.append(f"lr {setting(row.lr)}{decay} ({row.name})")
-    return f"For hidden weights use {', or '.join(settings)}."
+    decay = f" and weight decay {setting(data.row.weight_decay)}" if _has_decay(data) else ""
+    return f"Use lr {setting(data.row.lr)}{decay} for hidden weights."
 
 
-def other_groups(data: TransferData) -> Iterator[str]:
-    """Yield which parameters the answer leaves out: those that Hyperball does not keep on a sphere."""
-    if data.ratios and data.transfer.rule.plain.keeps_norm:
-        yield (
+def reason(data: TransferData) -> str:
+    """Return the rule of each axis that changes, for example "tau for batch × 4, mup for width × 2"."""
+    names = data.row.rule_by_axis
+    parts = [
+        f"{'no change' if names[axis] == 'copy' else names[axis]} for {data.axis_name(axis)} {_times(ratio)}"
+        for axis, ratio in data.ratios.items()
+    ]
+    return f"({', '.join(parts)}{', as you asked' if data.is_asked else ''})" if parts else ""
+
+
+def groups(data: TransferData) -> str:
+    """Return the settings of the groups that the answer leaves out, in one line."""
+    if not data.ratios:
+        return ""
+    if data.transfer.rule.plain.keeps_norm:
+        return (
             "Embeddings, the output layer, biases and gains take the inner optimizer's plain step, so transfer their "
             "learning rate as for that optimizer."
         )
+    others = {name: each for name, each in data.row.groups.items() if name != "hidden"}
+    return "   ".join(f"{name} {_settings(data, each)}" for name, each in others.items())
 
 
-def trust(data: TransferData) -> Iterator[str]:
-    """Yield how far the answer is supported."""
-    if data.asked is not None:
-        yield f"You asked for {data.asked}."
-    elif data.transfer.trials:
-        yield data.transfer.trials
-    if data.transfer.tuned.memory is None:
-        yield "Memory and run length are unknown here. Add --momentum or --betas."
+def published(data: TransferData) -> Iterator[str]:
+    """Yield how far published rules agree, and which other learning rates are worth a run."""
+    if not data.ratios or data.row.lr is None:
+        return
+    rates = sorted(row.lr for row in data.published if row.lr is not None)
+    if rates and setting(rates[0]) != setting(rates[-1]):
+        yield f"Published rules give lr {setting(rates[0])} to {setting(rates[-1])}."
+    elif rates:
+        decays = sorted(row.weight_decay for row in data.published if row.weight_decay is not None)
+        differ = setting(decays[0]) != setting(decays[-1])
+        yield f"Published rules give lr {setting(rates[0])}{_decay_range(decays) if differ else ''}."
+    low, high = (setting(float(f"{rate:.2g}")) for rate in (data.row.lr / NEIGHBOUR, data.row.lr * NEIGHBOUR))
+    yield f"Try {low} and {high} if you can afford two more runs."
+
+
+def support(data: TransferData) -> Iterator[str]:
+    """Yield how far our trials reach, and what limits their support."""
+    family = family_of(data.transfer.rule)
+    if not data.ratios:
+        return
+    if family == "adam":
+        yield from _tried(data)
+    else:
+        yield f"We have no trial of {FAMILIES[family]}."
+    if "depth" in data.ratios:
+        untried = "We have no trial for depth. " if family == "adam" else ""
+        divisor = format_number(data.ratios["depth"] ** 0.5)
+        yield f"{untried}Published rules leave lr unchanged or divide it by {divisor} for depth."
+
+
+def _tried(data: TransferData) -> Iterator[str]:
+    tried = {axis: TRIED[axis] for axis in data.ratios if axis in TRIED}
+    favoured = {axis: each for axis, each in tried.items() if data.row.rule_by_axis[axis] == FAVOURED["adam"][axis]}
+    if favoured:
+        yield f"Tried by us: {_reach(data, favoured)}, on networks of up to {LARGEST_NETWORK}."
+    further = [axis for axis, each in favoured.items() if not each.smallest <= data.ratios[axis] <= each.largest]
+    if further:
+        changes = join_words([f"{data.axis_name(axis)} {_times(data.ratios[axis])}" for axis in further])
+        yield f"{changes.capitalize()} {'is' if len(further) == 1 else 'are'} beyond that."
     if data.transfer.beyond:
-        changes = [f"{data.axis_name(axis)} (× {format_number(data.ratios[axis])})" for axis in data.transfer.beyond]
-        yield f"No source has tested such a change of {join_words(changes)}. Tests end at × {LARGEST_CHANGE:g}."
+        yield f"No source goes beyond × {LARGEST_CHANGE:g}."
+    others = [f"{FAVOURED['adam'][axis]} for {data.axis_name(axis)}" for axis in tried if axis not in favoured]
+    if others:
+        yield f"Our trials favour {join_words(others)}."
+    for axis, each in favoured.items():
+        # The losses were measured without another change.
+        if len(data.ratios) == 1:
+            yield each.result
+        if data.ratios[axis] > 1 and (len(data.ratios) == 1 or each.limits_joint_changes):
+            yield each.caution
 
 
-def row_sentences(data: TransferData, row: TransferRow) -> Iterator[str]:
-    """Yield what a row keeps, what it changes and how it starts."""
-    if data.ratios:
-        yield from _kept(data, row)
-    if row.betas is not None:
-        yield f"It sets betas to ({row.betas[0]:g}, {row.betas[1]:.4g})."
-    if row.eps_factor != 1:
-        yield f"It multiplies eps by {format_number(row.eps_factor)}."
-    if row.silent_on:
-        yield f"It is silent on {join_words([data.axis_name(axis) for axis in row.silent_on])}."
-        yield f"We used {join_words([f'{_filling(data, axis)} for {data.axis_name(axis)}' for axis in row.silent_on])}."
-    if data.transfer.rule.keeps_norm:
-        yield "Norms stay as they are, so its first steps need no warmup."
-    elif row.start_over_rotation is not None:
-        times = format_number(row.start_over_rotation, 2)
-        yield f"Its first steps rotate {'' if times == '1' else f'{times} times '}as fast as in equilibrium."
+def _reach(data: TransferData, tried: Mapping[str, Tried]) -> str:
+    """Return the largest factor on trial for each axis, in the direction of the change."""
+    factors = {
+        axis: each.smallest if data.ratios[axis] < 1 and each.smallest < 1 else each.largest
+        for axis, each in tried.items()
+    }
+    parts = [f"{data.axis_name(axis)} {_times(factor)}" for axis, factor in factors.items()]
+    if len(data.ratios) > 1:
+        parts.append("each alone" if len(tried) > 1 else "alone")
+    return ", ".join(parts)
 
 
-def _kept(data: TransferData, row: TransferRow) -> Iterator[str]:
-    tuned = data.transfer.tuned
-    names = {"memory": f"memory in {data.stuff}", **QUANTITIES}
-    pairs = {name: (getattr(tuned, name), getattr(row, name)) for name in names}
-    known = {name: (before, after) for name, (before, after) in pairs.items() if before and after}
-    kept = [names[name] for name, (before, after) in known.items() if abs(after / before - 1) <= limit.KEPT_BY_TRANSFER]
-    if data.transfer.rule.keeps_norm:
-        kept.append("norm")
-    yield (
-        f"{row.name} keeps the {join_words(kept)}." if kept else f"{row.name} keeps none of rotation, memory and norm."
-    )
-    changed = [
-        f"{names[name]} by {format_number(after / before)}"
-        for name, (before, after) in known.items()
-        if abs(after / before - 1) > limit.KEPT_BY_TRANSFER and name not in ("lr", "weight_decay")
-    ]
-    if changed:
-        yield f"It multiplies {join_words(changed)}."
+def other_changes(data: TransferData) -> Iterator[str]:
+    """Yield the settings that were read from a run, and what else the rule changes."""
+    if data.is_measured:
+        yield f"Tuned: {data.tuned}."
+    if data.row.betas is not None:
+        yield f"Set betas to ({data.row.betas[0]:g}, {data.row.betas[1]:.4g})."
+    if data.row.eps_factor != 1:
+        yield f"Multiply eps by {format_number(data.row.eps_factor)}."
 
 
-def _filling(data: TransferData, axis: str) -> str:
-    """Return the default for an axis that a rule is silent on, `transfer_rules.DEFAULTS` in words."""
-    width = "no change" if data.transfer.rule.keeps_norm else "the rule independent"
-    return {"batch": "the square root", "tokens": "a kept run length", "width": width, "depth": "no change"}[axis]
+def _times(ratio: float) -> str:
+    return f"× {format_number(ratio)}" if ratio >= 1 else f"÷ {format_number(1 / ratio)}"
+
+
+def _has_decay(data: TransferData) -> bool:
+    return data.transfer.rule.plain.has_weight_decay
+
+
+def _settings(data: TransferData, settings: TransferSettings) -> str:
+    return setting(settings.lr) + (f", {setting(settings.weight_decay)}" if _has_decay(data) else "")
+
+
+def _decay_range(decays: list[float]) -> str:
+    return f" and weight decay {setting(decays[0])} to {setting(decays[-1])}"
 
 
 def sentences(data: TransferData) -> list[str]:
     """Return all sentences in the order in which they are shown."""
-    rows = [sentence for row in data.chosen for sentence in row_sentences(data, row)]
-    return [answer(data), *trust(data), *other_groups(data), *rows]
+    parts = [answer(data), reason(data), groups(data), *other_changes(data), *published(data), *support(data)]
+    return [part for part in parts if part]
 
 
 def transfer_json(data: TransferData) -> str:
@@ -112,10 +151,10 @@ def transfer_json(data: TransferData) -> str:
             "to": transfer.to,
             "unit": data.unit,
             "schedule": {"name": data.schedule.name, "warmup_share": data.schedule.warmup / data.schedule.steps},
+            "answer": data.row,
             "recommended": [row.name for row in transfer.recommended],
             "decided": transfer.decided,
-            "trials": transfer.trials,
-            "asked": data.asked,
+            "is_asked": data.is_asked,
             "beyond": transfer.beyond,
             "tuned": transfer.tuned,
             "rules": [{**vars(row), "is_silent": data.is_silent(row)} for row in transfer.rows],

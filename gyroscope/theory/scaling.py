@@ -17,7 +17,8 @@ import numpy as np
 from gyroscope._checks import check_positive
 from gyroscope.theory.rules.base import UpdateRule
 from gyroscope.theory.schedules import Schedule
-from gyroscope.theory.transfer_rules import AXES, MADE_FOR, RECOMMENDED, RULES, TransferRule, family_of
+from gyroscope.theory.transfer_rules import AXES, MADE_FOR, RULES, TransferRule, family_of, recommended_rule
+from gyroscope.theory.transfer_trials import TRIED
 
 # Largest change of one axis that the source of any rule has tested.
 LARGEST_CHANGE = 32.0
@@ -83,7 +84,8 @@ class TransferRow:
     run_length: float | None = None  # memories in the whole run
     rms_entry: float | None = None  # RMS entry of a weight in equilibrium
     start_over_rotation: float | None = None  # rotation of the first steps over equilibrium, from the initial norm
-    silent_on: tuple[str, ...] = ()  # changed axes that the rule does not cover, filled with the axis's default
+    silent_on: tuple[str, ...] = ()  # changed axes that the rule does not cover, filled with the favoured rule
+    rule_by_axis: Mapping[str, str] = field(default_factory=dict)  # the rule that each changed axis follows
     note: str = ""  # why there are no settings
     decay_by_axis: Mapping[str, float] = field(default_factory=dict)  # factor of lr·weight_decay, on a sphere of lr²
 
@@ -103,9 +105,8 @@ class Transfer:
     base, to     the scale at which they were tuned, and the new one
     tuned        the tuned settings at the base, as a row
     rows         one for each transfer rule
-    recommended  one row, or two if no trial decides between them
-    decided      whether a trial of ours supports the one recommended row
-    trials       results of our trials of the recommended rows
+    recommended  exactly one row: the product, over the axes that change, of the rule that trials favour for each
+    decided      whether trials of ours support it: one axis changes, or none. No trial covers a joint change yet
     beyond       axes that change by more than any source has tested
     """
 
@@ -116,7 +117,6 @@ class Transfer:
     rows: tuple[TransferRow, ...]
     recommended: tuple[TransferRow, ...]
     decided: bool
-    trials: str
     beyond: tuple[str, ...]
 
 
@@ -134,7 +134,7 @@ def transfer(
     rule            tuned settings, such as AdamW(6e-4, 0.1)
     base, to        the scale at which they were tuned, and the new one
     schedule        shape of the learning rate over a run, of any number of steps. None is constant
-    transfer_rules  rules to compare, `transfer_rules.RULES` if not given
+    transfer_rules  rules to compare, of which the first is recommended. `transfer_rules.RULES` if not given
     initial_norm    norm of one weight vector at the start, for example 0.577 (torch's Linear)
 
     >>> from gyroscope.theory import AdamW
@@ -147,16 +147,19 @@ def transfer(
     move = Move(rule, _ratios(base, to), to, schedule, initial_norm)
     tuned = replace(move, to=base).measured(TransferRow("tuned", ""), rule)
     rules = RULES if transfer_rules is None else tuple(transfer_rules)
+    if not rules:
+        raise ValueError("transfer_rules is empty. Give at least one rule, or leave it out")
     rows = tuple(move.row(each, tuned) for each in rules)
-    changed = frozenset(axis for axis in AXES if move.ratios[axis] != 1)
-    choice = next(each for each in RECOMMENDED[family_of(rule)] if changed <= each.axes)
-    by_name = {row.name: row for row in rows if row.lr is not None}
-    # A user's own table may lack the recommended rules.
-    recommended = tuple(by_name[name] for name in choice.names if name in by_name) or tuple(by_name.values())[:2]
+    changed = [axis for axis in AXES if move.ratios[axis] != 1]
+    family = family_of(rule)
+    # A user's own table has no trials, so that its order counts.
+    preferred = move.row(recommended_rule(family, changed), tuned) if transfer_rules is None else None
+    candidates = rows if preferred is None else (preferred, *rows)
+    recommended = next((row for row in candidates if row.lr is not None), candidates[0])
+    is_tried = len(changed) == 1 and changed[0] in TRIED and family == "adam"
+    decided = recommended is preferred and (is_tried or not changed)
     beyond = tuple(axis for axis in AXES if not 1 / LARGEST_CHANGE <= move.ratios[axis] <= LARGEST_CHANGE)
-    is_ours = tuple(row.name for row in recommended) == choice.names
-    trials = choice.trials if is_ours else "No trial of ours covers these rules."
-    return Transfer(rule, base, to, tuned, rows, recommended, choice.decided and is_ours, trials, beyond)
+    return Transfer(rule, base, to, tuned, rows, (recommended,), decided, beyond)
 
 
 def with_settings(rule: UpdateRule, settings: Mapping[str, Any]) -> UpdateRule:
@@ -208,7 +211,8 @@ class Move:
         # The square of the rotation on a sphere is that of the learning rate.
         of_decay = {axis: each.rotation_power * lr_powers[axis] + decay_powers[axis] for axis in lr_powers}
         by_axis = {axis: self.ratios[axis] ** power for axis, power in of_decay.items() if self.ratios[axis] != 1}
-        row = TransferRow(each.name, each.source, silent_on=silent, decay_by_axis=by_axis)
+        followed = {axis: name for axis, name in each.names().items() if self.ratios[axis] != 1}
+        row = TransferRow(each.name, each.source, silent_on=silent, rule_by_axis=followed, decay_by_axis=by_axis)
         note = ""
         if betas is not None and not 0 < betas[1] < 1:
             note = f"beta2 would be {betas[1]:.3g}"

@@ -1,15 +1,16 @@
 """Published rules for moving tuned settings to another scale, as data.
 
 Every rule multiplies the learning rate and the weight decay by powers of the ratios of batch B, tokens D, width m and
-depth L. A rule is silent on the axes that it was not made for. `DEFAULTS` fills them, so that rules can
-be compared over any change.
+depth L. A rule is silent on the axes that it was not made for. The rule that our trials favour for the axis fills them
+(`FAVOURED`), so that rules can be compared over any change. `compose` takes a rule for each axis.
 """
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Literal, TypeAlias, final
 
+from gyroscope.spelling import one_of
 from gyroscope.theory.rules.base import UpdateRule
 
 AXES = ("batch", "tokens", "width", "depth")
@@ -29,19 +30,15 @@ FAMILIES: Mapping[Family, str] = MappingProxyType(
 MADE_FOR: Mapping[Family, str] = MappingProxyType(
     {"any": "every optimizer", "adam": "AdamW", "sphere": "Hyperball", "sgd": "SGD"}
 )
-# Fill an axis on which a rule is silent: the powers of the learning rate and of the weight decay.
-DEFAULTS: Mapping[str, tuple[float, float]] = MappingProxyType(
+# The rule that we recommend for each axis. Trials support those of AdamW for batch, tokens and width
+# (`transfer_trials`). The others are published.
+FAVOURED: Mapping[Family, Mapping[str, str]] = MappingProxyType(
     {
-        "batch": (0.5, 0.0),  # the square root
-        "tokens": (0.0, -1.0),  # run length is kept
-        "width": (-1.0, 1.0),  # "independent"
-        "depth": (0.0, 0.0),
+        "any": {"batch": "copy", "tokens": "copy", "width": "copy", "depth": "copy"},
+        "adam": {"batch": "tau", "tokens": "horizon", "width": "mup", "depth": "copy"},
+        "sphere": {"batch": "hyperp", "tokens": "hyperp", "width": "copy", "depth": "copy"},
+        "sgd": {"batch": "linear", "tokens": "copy", "width": "copy", "depth": "copy"},
     }
-)
-# The same for a rule without weight decay, whose learning rate is its rotation. Width moves nothing on a sphere. A run
-# keeps its length in memories if the square of the rotation falls as the number of steps grows.
-SPHERE_DEFAULTS: Mapping[str, tuple[float, float]] = MappingProxyType(
-    {"batch": (0.5, 0.0), "tokens": (-0.5, 0.0), "width": (0.0, 0.0), "depth": (0.0, 0.0)}
 )
 
 
@@ -61,6 +58,7 @@ class TransferRule:
     beta2         how the rule changes β2 with the batch: 1 - (1-β2)·r ("linear"), β2^r ("power"), or not at all (None)
     scales_eps    whether ε is divided by √r
     beta2_range   the smallest and largest β2 that the rule allows, None without limits
+    parts         the names of the rules that it is composed of, by axis
 
     >>> TransferRule("mine", {"batch": 0.5}, {"tokens": -1}, "my notebook").speaks_of
     ('batch', 'tokens')
@@ -77,6 +75,7 @@ class TransferRule:
     beta2: Literal["linear", "power"] | None = None
     scales_eps: bool = False
     beta2_range: tuple[float, float] | None = None
+    parts: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for axis in (*self.lr, *self.weight_decay, *self.speaks_of):
@@ -86,11 +85,15 @@ class TransferRule:
             used = tuple(axis for axis in AXES if axis in self.lr or axis in self.weight_decay)
             object.__setattr__(self, "speaks_of", used)
 
+    def names(self) -> dict[str, str]:
+        """Return the name of the rule that gives the powers of each axis, the favoured rule on silent axes."""
+        own = {axis: self.parts.get(axis, self.name) for axis in self.speaks_of}
+        return {**FAVOURED[self.family], **own}
+
     def powers(self, silent: Collection[str]) -> tuple[dict[str, float], dict[str, float]]:
-        """Return the powers of lr and weight decay by axis, with the defaults on axes that the rule is silent on."""
-        defaults = SPHERE_DEFAULTS if self.family == "sphere" else DEFAULTS
-        given = {axis: (self.lr.get(axis, 0.0), self.weight_decay.get(axis, 0.0)) for axis in AXES}
-        powers = {axis: defaults[axis] if axis in silent else given[axis] for axis in AXES}
+        """Return the powers of lr and weight decay by axis, with those of the favoured rule on silent axes."""
+        favoured = {axis: rule_named(FAVOURED[self.family][axis]) if axis in silent else self for axis in AXES}
+        powers = {axis: (each.lr.get(axis, 0.0), each.weight_decay.get(axis, 0.0)) for axis, each in favoured.items()}
         lr = {axis: of_lr for axis, (of_lr, _) in powers.items()}
         decay = {axis: of_decay for axis, (_, of_decay) in powers.items()}
         decay["tokens"] += self.tokens_per_param
@@ -168,58 +171,57 @@ RULES: tuple[TransferRule, ...] = (
 )
 
 
-@final
-@dataclass(frozen=True)
-class Recommendation:
-    """The rules to print first if no other axes than these change.
+def rule_named(name: str) -> TransferRule:
+    """Return the published rule of this name."""
+    by_name = {each.name: each for each in RULES}
+    return by_name[one_of("transfer rule", name, by_name)]
 
-    names    one rule, or two if no trial decides
-    trials   results of our trials, as a sentence
-    decided  whether they support the one rule
+
+def compose(names: Mapping[str, str]) -> TransferRule:
+    """Return the product of rules: each axis takes its powers from the rule that is named for it.
+
+    >>> product = compose({"batch": "tau", "width": "mup"})
+    >>> product.name, product.lr, product.weight_decay
+    ('batch=tau,width=mup', {'batch': 0.5, 'width': -1.0}, {'batch': 0.5})
     """
+    rules = {one_of("axis", axis, AXES): rule_named(name) for axis, name in names.items()}
+    for axis, each in rules.items():
+        if axis not in each.speaks_of:
+            raise ValueError(
+                f"the transfer rule {each.name!r} is not for {axis}. It is for {', '.join(each.speaks_of)}"
+            )
+    families = sorted({each.family for each in rules.values() if each.family != "any"})
+    if len(families) > 1:
+        raise ValueError(f"the rules {', '.join(names.values())} are for different optimizers. Take one kind")
+    limits = [each.lr_limit for each in rules.values() if each.lr_limit is not None]
+    # Changes of β2 and ε follow the batch, and tokens per parameter follow the tokens.
+    of_batch = rules.get("batch", rule_named("copy"))
+    of_tokens = rules.get("tokens", rule_named("copy"))
+    return TransferRule(
+        ",".join(f"{axis}={each.name}" for axis, each in rules.items()),
+        {axis: each.lr[axis] for axis, each in rules.items() if axis in each.lr},
+        {axis: each.weight_decay[axis] for axis, each in rules.items() if axis in each.weight_decay},
+        ". ".join(dict.fromkeys(each.source for each in rules.values())),
+        speaks_of=tuple(rules),
+        family=families[0] if families else "any",
+        tokens_per_param=of_tokens.tokens_per_param,
+        lr_limit=min(limits, default=None),
+        beta2=of_batch.beta2,
+        scales_eps=of_batch.scales_eps,
+        beta2_range=of_batch.beta2_range,
+        parts={axis: each.name for axis, each in rules.items()},
+    )
 
-    axes: frozenset[str]
-    names: tuple[str, ...]
-    trials: str = "No trial of ours decides between the two yet."
-    decided: bool = False
 
+def recommended_rule(family: Family, changed: Collection[str]) -> TransferRule:
+    """Return the rule to answer by: that of the axis that changes, or the product of those of all axes that change.
 
-UNCHANGED = Recommendation(frozenset(), ("copy",), "", decided=True)
-# By family. The first entry whose axes cover the change counts. docs/transfer.md describes the trials.
-RECOMMENDED: Mapping[Family, tuple[Recommendation, ...]] = {
-    "adam": (
-        UNCHANGED,
-        Recommendation(frozenset({"depth"}), ("copy",), "No trial of ours supports it yet."),
-        Recommendation(
-            frozenset({"width"}),
-            ("mup",),
-            "Our trials of AdamW support it. On a GPT of 2, 4 and 8 times the width it had the lowest loss on average: "
-            "fan ended 0.006 nats above it, independent 0.019, copied settings 0.32. At 4 and 8 times the width twice "
-            "its learning rate was better by 0.01 and 0.026, which is undecided.",
-            decided=True,
-        ),
-        Recommendation(
-            frozenset({"batch"}),
-            ("tau",),
-            "Our trials of AdamW support it. With a quarter and four times the batch it had the lowest loss on average "
-            "over four networks: sqrt-batch ended 0.003 nats above it, the linear rule 0.012, copied settings 0.013.",
-            decided=True,
-        ),
-        Recommendation(
-            frozenset({"tokens"}),
-            ("horizon",),
-            "Our trials of AdamW support it. With a quarter and four times the tokens it had the lowest loss, on "
-            "average over four networks: copied settings ended 0.01 nats above it, tau 0.015. With four times the "
-            "tokens alone, these three ended within 0.004 nats of each other.",
-            decided=True,
-        ),
-        Recommendation(
-            frozenset(AXES), ("tau", "completed"), "No trial of ours covers a change of several axes at once."
-        ),
-    ),
-    "sphere": (UNCHANGED, Recommendation(frozenset(AXES), ("hyperp", "marin-muonh"))),
-    "sgd": (UNCHANGED, Recommendation(frozenset(AXES), ("linear", "copy"))),
-}
+    >>> recommended_rule("adam", ["tokens"]).name, recommended_rule("adam", ["batch", "width"]).name
+    ('horizon', 'batch=tau,width=mup')
+    """
+    names = {axis: FAVOURED[family][axis] for axis in AXES if axis in changed}
+    distinct = set(names.values())
+    return compose(names) if len(distinct) > 1 else rule_named(distinct.pop() if distinct else "copy")
 
 
 def family_of(rule: UpdateRule) -> Family:

@@ -80,8 +80,9 @@ def test_a_rotational_run_is_transferred_by_the_settings_that_set_its_angle(tmp_
     assert (row["rms_entry"], row["start_over_rotation"]) == (None, 1.0)
     assert main(["transfer", *map(str, argv)]) == 0
     out = " ".join(capsys.readouterr().out.split())
-    assert "lr 0.04 and weight decay 1 (tau)" in out
-    assert "Norms stay as they are" in out
+    # tau for the batch and horizon for the samples.
+    assert f"Use lr {0.04 * 4**-0.32:.4f} and weight decay 4 for hidden weights. (tau for batch × 4, horizon for" in out
+    assert "Tuned: AdamW(lr=0.02, weight_decay=2, betas=(0.9, 0.95)), measured schedule, batch 32, 120 steps" in out
 
 
 def test_a_rotational_optimizer_is_transferred_like_the_one_inside():
