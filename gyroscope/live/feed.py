@@ -1,103 +1,28 @@
-"""A run that is followed while it grows: read once, and sent to all its viewers."""
+"""Runs that are followed while they grow: each is read once, and a page of them is built once for all its viewers."""
 
+import hashlib
 import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, final
-
-import numpy as np
+from typing import Any, final
 
 from gyroscope._types import Array
-from gyroscope.advice.history import layer_histories
 from gyroscope.advice.layer_families import plain_name
 from gyroscope.render.page import page_json
-from gyroscope.report.run_data import LAYER_SERIES, OVER_LAYERS, RunData
-from gyroscope.report.run_gather import check, findings_data, gather_run, over_layers
-from gyroscope.report.run_head import run_head
-from gyroscope.report.run_layers import distributions_at, spread, summary
+from gyroscope.report.comparison import shared_layers
+from gyroscope.report.run_data import RunData
+from gyroscope.report.run_gather import check, gather_run, make_report
+from gyroscope.report.run_layers import distributions_at, layer_series
 from gyroscope.store import Run, RunError, open_run
 from gyroscope.store.database import FILE
 
 # Largest number of samples that a live page shows.
-MAX_SAMPLES = 1000
+MAX_SAMPLES = 400
 # Seconds between readings of a file, for any number of viewers.
 PAUSE = 0.5
-# Shortest time in seconds before a run is judged again. Judging takes at most a tenth of the time.
-JUDGING_PAUSE = 3.0
-GROUP_SERIES = ("lr", "weight_decay")
-# Layers that a comparison shows. All if None.
-Layers = tuple[str, ...] | None
-
-
-class Position(NamedTuple):
-    """What a viewer has: which reading of the file, how many samples, and which findings.
-
-    `reading` grows when the file is read from its beginning, `findings` each time that the run is judged.
-    """
-
-    reading: int
-    samples: int
-    findings: int
-
-
-@final
-class FollowedRun:
-    """A run that grows only by samples. Its file, layers and stride stay as they were when it was opened."""
-
-    def __init__(self, run: Run, identity: tuple[int, int]) -> None:
-        self.run = run
-        self.identity = identity
-        self.stride = run.stride
-        self.layers = run.layers
-        self.first_steps = run.steps
-        groups = [run.layer(name).group for name in self.layers]
-        # The first layer of each group, because all layers of a group have the same learning rate.
-        self.first_layers = [
-            groups.index(group) if group in groups else None for group in range(1 + max(groups, default=-1))
-        ]
-        self._new: list[dict[str, Array]] = []
-
-    def read_on(self) -> bool:
-        """Read new samples. Return False if samples that were read before are no longer part of the run."""
-        before = self.run.total
-        new = self.run.refresh()
-        # The run was resumed, and steps were measured again.
-        if self.run.total != before + new:
-            return False
-        if self.run.stride != self.stride or self.run.layers != self.layers:
-            return False
-        steps = self.run.steps
-        if not np.array_equal(steps[: len(self.first_steps)], self.first_steps):
-            return False
-        known = len(self.first_steps) + len(self._new)
-        self._new += [values_at(self.run, int(step)) for step in steps[known:]]
-        return True
-
-    def since(self, sample: int, shown: Sequence[str]) -> dict[str, object]:
-        """Return arrays of the samples from `sample` on. Arrays of layers are joined, layer after layer."""
-        new = self._new[sample - len(self.first_steps) :]
-        stacked = {name: np.array([values[name] for values in new]).reshape(len(new), -1).T for name in new[0]}
-        steps = self.run.steps[sample:]
-        groups = [{} if i is None else {name: stacked[name][i] for name in GROUP_SERIES} for i in self.first_layers]
-        places = [self.layers.index(name) for name in shown]
-        of_shown = {name: values[places] for name, values in stacked.items()}
-        return {
-            "steps": steps,
-            "series": over_layers(of_shown),
-            "groups": groups,
-            "layers": {name: of_shown[name].ravel() for name in LAYER_SERIES},
-        }
-
-
-def values_at(run: Run, step: int) -> dict[str, Array]:
-    """Return every series of a page by name at a step: a number for each layer, NaN if it was not measured."""
-    names = sorted({*LAYER_SERIES, *OVER_LAYERS, *GROUP_SERIES})
-    parts = {name: name.partition(".") for name in names}
-    known = [name for name in names if parts[name][0] in run.quantities]
-    values = run.values_at(step, [(parts[name][0], parts[name][2] or "mean") for name in known])
-    missing = np.full(len(run.layers), np.nan)
-    return dict.fromkeys(names, missing) | dict(zip(known, values, strict=True))
+# A page is built again after so many times the seconds that this took, so that building takes at most a tenth.
+REST = 10
 
 
 @final
@@ -110,16 +35,9 @@ class Feed:
         self.path = path
         self.used_at = time.monotonic()
         self._lock = threading.RLock()
-        self._followed: FollowedRun | None = None
-        self._reading = 0
+        self._run: Run | None = None
+        self._identity = (0, 0)
         self._read_at = 0.0
-        self._judged_data: dict[str, Any] = {}
-        self._layer_lines: dict[str, dict[str, object]] = {}
-        self._findings_number = 0
-        # Status, samples, logged values and reading when the run was last judged.
-        self._judged: tuple[str, int, int, int] | None = None
-        self._judge_at = 0.0
-        self._last_update: tuple[Position, Position, Layers, str] | None = None
 
     @property
     def layers(self) -> list[str]:
@@ -127,56 +45,49 @@ class Feed:
         with self._lock:
             return self._refresh().layers
 
-    def whole(self, layers: Layers = None) -> tuple[Position, RunData]:
-        """Return the run and its position, with the layers that a comparison shows."""
+    def state(self) -> tuple[object, ...]:
+        """Return what changes when there is something new to show."""
         with self._lock:
-            run = self._refresh().run
+            run = self._refresh()
+            return self._identity, run.status, run.total, run.scalar_count
+
+    def data(self, layers: Sequence[str] | None) -> RunData:
+        """Return what the page shows of the run, with all layers or those that a comparison shows."""
+        with self._lock:
+            run = self._refresh()
             check(run)
-            return self._position(), gather_run(run, self.name, layers=layers, id=self.id, live=True)
+            return gather_run(run, self.name, layers=layers, id=self.id, live=True)
 
-    def since(self, position: Position, layers: Layers = None) -> tuple[Position, str] | None:
-        """Return new data since a position, as JSON, and the new position, or None if there are none.
-
-        A viewer whose data cannot be extended gets a reset, and requests all data.
-        """
+    def series(self, layer: str) -> dict[str, Array] | None:
+        """Return the series of a layer, or None if it is unknown."""
         with self._lock:
-            followed = self._refresh()
-            self._judge(followed.run)
-            here = self._position()
-            if here == position:
-                return None
-            extends = len(followed.first_steps) <= position.samples <= here.samples
-            if position.reading != here.reading or not extends:
-                return position, page_json({"id": self.id, "reset": True})
-            # The same text for all viewers at this position.
-            if self._last_update is None or self._last_update[:3] != (position, here, layers):
-                self._last_update = (position, here, layers, self._update(followed, position, here, layers))
-            return here, self._last_update[3]
+            run = self._refresh()
+            name = _full_name(run, layer)
+            return None if name is None else layer_series(run, name)
 
     def distribution(self, layer: str, quantity: str, step: int) -> dict[str, Any] | None:
         """Return the distribution of a layer's neurons at a step, or None if the layer, quantity or step is unknown."""
         with self._lock:
-            run = self._refresh().run
-            # A comparison lists layers by their plain names.
-            names = {plain_name(name): name for name in run.layers} | {name: name for name in run.layers}
-            known = layer in names and quantity in run.quantities and run.quantities[quantity].per_vector
-            if not known or step not in run.steps:
+            run = self._refresh()
+            name = _full_name(run, layer)
+            known = quantity in run.quantities and run.quantities[quantity].per_vector
+            if name is None or not known or step not in run.steps:
                 return None
-            return distributions_at(run, names[layer], quantity, [int((run.steps == step).argmax())])[0]
+            return distributions_at(run, name, quantity, [int((run.steps == step).argmax())])[0]
 
     def close(self) -> None:
         """Close the file."""
         with self._lock:
-            if self._followed is not None:
-                self._followed.run.close()
-            self._followed = None
+            if self._run is not None:
+                self._run.close()
+            self._run = None
 
-    def _refresh(self) -> FollowedRun:
+    def _refresh(self) -> Run:
         """Return the run with its newest samples. It is opened again if another file took its place."""
         now = time.monotonic()
         self.used_at = now
-        if self._followed is not None and now - self._read_at < PAUSE:
-            return self._followed
+        if self._run is not None and now - self._read_at < PAUSE:
+            return self._run
         self._read_at = now
         try:
             file = self.path / FILE
@@ -186,45 +97,50 @@ class Feed:
             status = file.stat()
             # Device and inode, because a run that was deleted and made again has the same path.
             identity = (status.st_dev, status.st_ino)
-            if self._followed is None or self._followed.identity != identity or not self._followed.read_on():
+            if self._run is not None and self._identity == identity:
+                self._run.refresh()
+            else:
                 self.close()
-                self._followed = FollowedRun(open_run(self.path, limit=MAX_SAMPLES), identity)
-                self._reading += 1
+                self._run = open_run(self.path, limit=MAX_SAMPLES)
+                self._identity = identity
         except RunError:
             self.close()
             raise
         except OSError as error:
             self.close()
             raise RunError(f"{self.name} was not found. Its file was moved or deleted.") from error
-        return self._followed
+        return self._run
 
-    def _position(self) -> Position:
-        samples = 0 if self._followed is None else len(self._followed.run.steps)
-        return Position(self._reading, samples, self._findings_number)
 
-    def _judge(self, run: Run) -> None:
-        """Judge the run if it has new samples, but not too often. A run that ended is judged immediately."""
-        now = (run.status, run.total, run.scalar_count, self._reading)
-        begun = time.monotonic()
-        same_status = self._judged is not None and now[0] == self._judged[0]
-        if now == self._judged or (same_status and begun < self._judge_at):
-            return
-        histories = layer_histories(run)
-        self._layer_lines = {each.name: {"summary": summary(each), "spread": spread(each)} for each in histories}
-        self._judged_data = {"head": run_head(run), **findings_data(run, live=True)}
-        self._findings_number += 1
-        self._judged = now
-        self._judge_at = begun + max(JUDGING_PAUSE, 10 * (time.monotonic() - begun))
+def _full_name(run: Run, layer: str) -> str | None:
+    """Return the name of a layer in its run, or None. A comparison lists layers by their plain names."""
+    return ({plain_name(name): name for name in run.layers} | {name: name for name in run.layers}).get(layer)
 
-    def _update(self, followed: FollowedRun, position: Position, here: Position, layers: Layers) -> str:
-        run = followed.run
-        shown = followed.layers if layers is None else layers
-        update = {"id": self.id, "at": here, "from": position.samples, "status": run.status, "total": run.total}
-        update |= followed.since(position.samples, shown) if position.samples < here.samples else {"steps": []}
-        if position.findings != here.findings:
-            lines = [self._layer_lines[name] for name in shown]
-            findings = self._judged_data["findings"]
-            if layers is not None:
-                findings = [{**each, "layers": list(map(plain_name, each["layers"]))} for each in findings]
-            update["findings"] = {**self._judged_data, "findings": findings, "layers": lines}
-        return page_json(update)
+
+@final
+class LivePage:
+    """The page of one or several runs as JSON, with a tag that changes with it."""
+
+    def __init__(self, feeds: Sequence[Feed]) -> None:
+        self.feeds = feeds
+        self._lock = threading.Lock()
+        self._states: list[tuple[object, ...]] = []
+        self._page = ("", "")
+        self._again_at = 0.0
+
+    def read(self) -> tuple[str, str]:
+        """Return the tag and the text, built again if a run has grown."""
+        with self._lock:
+            states = [feed.state() for feed in self.feeds]
+            begun = time.monotonic()
+            if states != self._states and begun >= self._again_at:
+                text = page_json(self._report())
+                self._page = (f'"{hashlib.sha256(text.encode()).hexdigest()[:16]}"', text)
+                self._states = states
+                self._again_at = begun + REST * (time.monotonic() - begun)
+            return self._page
+
+    def _report(self) -> object:
+        shown = [None] if len(self.feeds) == 1 else shared_layers([(feed.name, feed.layers) for feed in self.feeds])
+        runs = [feed.data(layers) for feed, layers in zip(self.feeds, shown, strict=True)]
+        return make_report(runs, [feed.layers for feed in self.feeds])

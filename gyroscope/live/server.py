@@ -1,8 +1,7 @@
 """The server of `gyroscope watch`: pages that follow the runs below a directory while they are written."""
 
-import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
 from html import escape
@@ -13,29 +12,23 @@ from starlette.concurrency import run_in_threadpool
 from starlette.middleware import Middleware
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
+from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 
 from gyroscope._json import clean_text
 from gyroscope.live.access import access_middleware
-from gyroscope.live.feed import Feed, Layers, Position
+from gyroscope.live.feed import Feed, LivePage
 from gyroscope.live.run_index import RunIndex
 from gyroscope.render import theme
 from gyroscope.render.page import linked, page_json, plotly
 from gyroscope.render.run_page import SCRIPTS, body
 from gyroscope.render.theme import asset
-from gyroscope.report.comparison import shared_layers
-from gyroscope.report.run_gather import make_report
 from gyroscope.store import RunError
 
-# Seconds between updates of a page.
-TICK = 1.0
 # Largest number of runs that one page compares.
 MOST_RUNS = 8
 # Seconds without a viewer after which a run is closed.
 IDLE = 60.0
-# A position that no data extend, which leads to a reset.
-NOWHERE = Position(-1, 0, 0)
 
 LIST = """<button class="theme" type="button">Dark</button><h1>Runs</h1><p class="settings">{root}</p>
 <p id="message" role="status"></p>
@@ -53,10 +46,10 @@ class UnknownRunError(Exception):
 class RunServer:
     """The pages of a directory of runs, and their data."""
 
-    def __init__(self, index: RunIndex, stopping: Callable[[], bool] = lambda: False) -> None:
+    def __init__(self, index: RunIndex) -> None:
         self.index = index
-        self.stopping = stopping
         self.feeds: dict[str, Feed] = {}
+        self.pages: dict[tuple[str, ...], LivePage] = {}
         self.assets: dict[str, tuple[Callable[[], str], str]] = {
             "style.css": (lambda: theme.style() + asset("report.css"), "text/css"),
             "theme.js": (theme.script, "text/javascript"),
@@ -72,8 +65,7 @@ class RunServer:
             Route("/runs", self.runs),
             Route("/view", self.run_page),
             Route("/data", self.data),
-            Route("/update", self.update),
-            Route("/events", self.events),
+            Route("/layer", self.layer),
             Route("/distribution", self.distribution),
             Route("/assets/{name}", self.asset),
         ]
@@ -98,38 +90,26 @@ class RunServer:
         return HTMLResponse(linked(names, back + body(names), ("theme.js", "plotly.js", *SCRIPTS, "live.js")))
 
     async def data(self, request: Request) -> Response:
-        """Serve the data of the page, and the last step that they contain."""
-        return await run_in_threadpool(_answer, partial(_report, await self._feeds(request)))
-
-    async def update(self, request: Request) -> Response:
-        """Serve new data, for browsers without events."""
+        """Serve the data of the page, or status 304 if the browser has them."""
         feeds = await self._feeds(request)
-        updates = await run_in_threadpool(_updates, feeds, _positions(request, len(feeds)))
-        return Response(f"[{','.join(updates)}]", media_type="application/json")
+        if not feeds:
+            return JSONResponse({"error": "Name a run to look at."}, 409)
+        page = self.pages.setdefault(tuple(feed.id for feed in feeds), LivePage(feeds))
+        try:
+            tag, text = await run_in_threadpool(page.read)
+        except Exception as error:
+            return JSONResponse({"error": _problem(error)}, 409)
+        headers = {"ETag": tag}
+        if request.headers.get("If-None-Match") == tag:
+            return Response(status_code=304, headers=headers)
+        return Response(text, media_type="application/json", headers=headers)
 
-    async def events(self, request: Request) -> Response:
-        """Serve new data as events."""
+    async def layer(self, request: Request) -> Response:
+        """Serve the series of a layer."""
         feeds = await self._feeds(request)
-        stream = self._stream(feeds, _positions(request, len(feeds)), request)
-        # The header keeps a proxy from holding events back.
-        return StreamingResponse(stream, media_type="text/event-stream", headers={"X-Accel-Buffering": "no"})
-
-    async def _stream(self, feeds: list[Feed], positions: list[Position], request: Request) -> AsyncIterator[str]:
-        yield ": hello\n\n"
-        last: list[str] = []
-        while not self.stopping():
-            updates = await run_in_threadpool(_updates, feeds, positions)
-            # The same problem is sent once.
-            if updates and updates != last:
-                last = updates
-                yield "".join(f"data: {update}\n\n" for update in updates)
-            elif not updates:
-                yield ": nothing new\n\n"
-            # Five checks per tick whether to end.
-            for _ in range(5):
-                await asyncio.sleep(TICK / 5)
-                if self.stopping() or await request.is_disconnected():
-                    return
+        if not feeds:
+            return JSONResponse({"error": "Name a run and a layer."}, 400)
+        return await run_in_threadpool(_answer, partial(feeds[0].series, request.query_params.get("layer", "")))
 
     async def distribution(self, request: Request) -> Response:
         """Serve the neurons of a layer at a step."""
@@ -156,6 +136,7 @@ class RunServer:
             if time.monotonic() - feed.used_at > IDLE:
                 feed.close()
                 del self.feeds[id]
+                self.pages = {ids: page for ids, page in self.pages.items() if id not in ids}
 
     async def _feeds(self, request: Request) -> list[Feed]:
         """Return the runs that a request names. Raise `UnknownRunError` if one of them is not here."""
@@ -198,49 +179,9 @@ def _problem(error: Exception) -> str:
     return clean_text(f"This run cannot be shown: {type(error).__name__}: {str(error)[:200]}.")
 
 
-def _report(feeds: list[Feed]) -> dict[str, object]:
-    """Return the report on some runs, and the position of each."""
-    if not feeds:
-        raise RunError("Name a run to look at.")
-    whole = [feed.whole(layers) for feed, layers in zip(feeds, _shown_layers(feeds), strict=True)]
-    positions = {run.id: position for position, run in whole}
-    return {"report": make_report([run for _, run in whole], [feed.layers for feed in feeds]), "at": positions}
-
-
-def _shown_layers(feeds: list[Feed]) -> list[Layers]:
-    """Return the layers that the page of some runs shows: all of one run, or those that several share."""
-    if len(feeds) == 1:
-        return [None]
-    return [tuple(layers) for layers in shared_layers([(feed.name, feed.layers) for feed in feeds])]
-
-
-def _updates(feeds: list[Feed], positions: list[Position]) -> list[str]:
-    """Return the new data of each run, and update `positions`."""
-    updates = []
-    for number, feed in enumerate(feeds):
-        try:
-            new = feed.since(positions[number], _shown_layers(feeds)[number])
-        except Exception as error:
-            updates.append(page_json({"id": feed.id, "problem": _problem(error)}))
-            continue
-        if new is not None:
-            positions[number], text = new
-            updates.append(text)
-    return updates
-
-
-def _positions(request: Request, count: int) -> list[Position]:
-    """Return the viewer's position in each run. An invalid one leads to a reset."""
-    positions = []
-    for text in request.query_params.getlist("at")[:count]:
-        numbers = [int(part) if part.isdecimal() and len(part) < 12 else -1 for part in text.split(".")]
-        positions.append(Position(*numbers) if len(numbers) == 3 else NOWHERE)
-    return positions + [NOWHERE] * (count - len(positions))
-
-
-def application(index: RunIndex, token: str | None = None, stopping: Callable[[], bool] = lambda: False) -> Starlette:
+def application(index: RunIndex, token: str | None = None) -> Starlette:
     """Return the server. With a token, it answers only requests that have the token."""
     # Level 2 of gzip, so that a page of a megabyte does not slow down training on the same machine.
     middleware = [*access_middleware(token), Middleware(GZipMiddleware, minimum_size=2000, compresslevel=2)]
-    routes = RunServer(index, stopping).routes()
+    routes = RunServer(index).routes()
     return Starlette(routes=routes, middleware=middleware, exception_handlers={UnknownRunError: _unknown_run})

@@ -33,7 +33,7 @@ def watch(
     uvicorn, application = _server()
     bound = _bind(host, port)
     token = None if _is_local(host) else secrets.token_urlsafe(16)
-    served = application(index, token, lambda: server.should_exit)
+    served = application(index, token)
     options = {"log_level": "warning", "timeout_graceful_shutdown": SHUTDOWN_TIMEOUT, "ws": "none"}
     server: Any = uvicorn.Server(uvicorn.Config(served, **options))
     address = _address(host, bound.getsockname()[1]) + (f"?token={token}" if token else "")

@@ -45,6 +45,9 @@ OVER_LAYERS = {
 # Number of logged scalars that a page draws. It draws the first ones, because each takes a whole chart.
 MOST_DRAWN = 4
 
+# Largest number of columns of the map: the ratio of a layer in so many parts of the run.
+MAP_COLUMNS = 60
+
 # Quantities whose distribution over the neurons of a layer can be shown.
 DISTRIBUTIONS = ("angular_update", "norm")
 
@@ -69,7 +72,9 @@ class LayerData:
     shape          of the layer. A part of a fused weight has its own
     summary        the layer in one line: `run_layers.summary`
     spread         rotation of its neurons over their median: `run_layers.spread`
+    ratios         log2 of measured over predicted rotation, in each part of the run
     distributions  by quantity, at a few steps. Empty on a live page, which requests them one by one
+    series         empty on a live page, which requests those of the layer that is open
     """
 
     name: str
@@ -82,6 +87,7 @@ class LayerData:
     group: int
     summary: Mapping[str, Any]
     spread: Mapping[str, float]
+    ratios: Array
     distributions: Mapping[str, Sequence[Mapping[str, Any]]]
     series: Series = field(repr=False)
 
@@ -97,6 +103,7 @@ class RunData:
     summary        what the findings mean, in a few sentences
     changes        what to change, as settings
     findings       with the panel that shows their evidence
+    map_steps      first step of each part of the run, for `LayerData.ratios`
     marks          steps worth a line across the curves: `settled` (half of the layers had), or an incident by its
                    name
     id             under which a live page knows the run
@@ -109,6 +116,7 @@ class RunData:
     total: int
     stride: int
     steps: Int64
+    map_steps: Int64
     series: Series = field(repr=False)
     scalars: Mapping[str, Mapping[str, Any]]
     groups: Sequence[Mapping[str, Any]]

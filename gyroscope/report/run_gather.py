@@ -21,7 +21,7 @@ from gyroscope.advice.record import group_config
 from gyroscope.report.comparison import comparison_summary, shared_layers
 from gyroscope.report.run_data import MOST_DRAWN, OVER_LAYERS, PANELS, Report, RunData, Series
 from gyroscope.report.run_head import run_head
-from gyroscope.report.run_layers import layers_data, series_of
+from gyroscope.report.run_layers import layers_data, map_starts, series_of
 from gyroscope.store import Run, RunError, open_run
 from gyroscope.store.reader import Progress
 
@@ -97,9 +97,12 @@ def gather_run(
     name    of the run
     layers  the layers that a comparison shows, by plain name. None means all
     id      of the run on a live page
-    live    whether the page is live. It then requests distributions one by one, so its data have none
+    live    whether the page is live. It then requests series and distributions of the layer that is open
     at      step of which the distributions are included
     """
+    findings = run.diagnose()
+    judged = judged_steps(run)
+    rename = plain_name if layers else str
     histories = [history for history in layer_histories(run) if layers is None or history.name in layers]
     blocks = {name: np.stack([series_of(run, each.name, name) for each in histories]) for name in OVER_LAYERS}
     return RunData(
@@ -109,28 +112,19 @@ def gather_run(
         total=run.total,
         stride=run.stride,
         steps=run.steps,
+        map_steps=run.steps[map_starts(len(run.steps))],
         series=over_layers(blocks),
         groups=groups(run),
-        layers=layers_data(run, histories, live, at, plain_name if layers else str),
+        layers=layers_data(run, histories, live, at, rename),
         config=run.config,
         id=id,
-        **findings_data(run, live=live, rename=plain_name if layers else str),
+        summary=findings.summary,
+        changes=findings.changes,
+        findings=[_finding(finding, rename) for finding in findings],
+        marks=_marks(layer_histories(run), findings),
+        notes=[*run.notes, *([] if judged is None else [judged])],
+        scalars={name: _logged(run, name) for name in run.scalars[: MOST_DRAWN if live else None]},
     )
-
-
-def findings_data(run: Run, *, live: bool = False, rename: Callable[[str], str] = str) -> dict[str, Any]:
-    """Return what changes while a run goes on: findings, marks, notes and logged values."""
-    findings = run.diagnose()
-    judged = judged_steps(run)
-    return {
-        "summary": findings.summary,
-        "changes": findings.changes,
-        "findings": [_finding(finding, rename) for finding in findings],
-        "marks": _marks(layer_histories(run), findings),
-        "notes": [*run.notes, *([] if judged is None else [judged])],
-        # A live page gets these values with all findings, so it gets only those that it draws.
-        "scalars": {name: _logged(run, name) for name in run.scalars[: MOST_DRAWN if live else None]},
-    }
 
 
 def _logged(run: Run, name: str) -> dict[str, Any]:

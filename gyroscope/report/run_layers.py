@@ -6,13 +6,14 @@ from typing import Any
 
 import numpy as np
 
-from gyroscope._types import Array
+from gyroscope._types import Array, Int64
+from gyroscope.advice import thresholds
 from gyroscope.advice.history import LayerHistory
 from gyroscope.advice.layer_facts import state_of_run
 from gyroscope.advice.layer_families import group_families, short_labels
 from gyroscope.advice.record import finite_ratio
 from gyroscope.advice.run_layer import noise_ratio
-from gyroscope.report.run_data import DISTRIBUTIONS, LAYER_SERIES, LayerData
+from gyroscope.report.run_data import DISTRIBUTIONS, LAYER_SERIES, MAP_COLUMNS, LayerData
 from gyroscope.store import LayerInfo, Run
 
 # Number of steps at which a page in a file contains distributions: the first, the last and some between.
@@ -26,6 +27,7 @@ def layers_data(
     names = [history.name for history in histories]
     shapes = {name: own_shape(run.layer(name)) for name in names}
     labels = short_labels(names)
+    starts = map_starts(len(run.steps))
     families = {member: family.label for family in group_families(names, shapes) for member in family.members}
     layers = []
     for history in histories:
@@ -42,11 +44,34 @@ def layers_data(
                 group=layer.group,
                 summary=summary(history),
                 spread=spread(history),
+                ratios=map_row(history, starts),
                 distributions={} if live else distributions(run, layer.name, at),
-                series={name: series_of(run, layer.name, name) for name in LAYER_SERIES},
+                series={} if live else layer_series(run, layer.name),
             )
         )
     return layers
+
+
+def map_starts(samples: int) -> Int64:
+    """Return the first sample of each part of a run in the map."""
+    return np.unique(np.linspace(0, samples, MAP_COLUMNS, endpoint=False).astype(np.int64))
+
+
+def map_row(history: LayerHistory, starts: Int64) -> Array:
+    """Return the median log2 ratio of measured over predicted rotation in each part of the run, NaN if unknown."""
+    peak = history.lr[history.peak : history.peak + 1]
+    # At the end of a schedule that goes to 0 both are nearly 0.
+    speeds = np.where(history.lr < thresholds.MIN_RATE_SHARE * peak, nan, history.speeds)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratios = np.log2(speeds)
+    parts = np.split(np.where(np.isfinite(ratios), ratios, nan), starts[1:])
+    known = [part[np.isfinite(part)] for part in parts]
+    return np.array([np.median(part).round(2) if part.size else nan for part in known])
+
+
+def layer_series(run: Run, layer: str) -> dict[str, Array]:
+    """Return the series of a layer by the names of `LAYER_SERIES`."""
+    return {name: series_of(run, layer, name) for name in LAYER_SERIES}
 
 
 def series_of(run: Run, layer: str, name: str) -> Array:

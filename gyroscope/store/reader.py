@@ -110,7 +110,7 @@ class Run:
     def values_at(self, step: int, series: Sequence[tuple[str, str]]) -> Array:
         """Return (series, layers) values of one step, for pairs of quantity and statistic, in the order of `layers`.
 
-        This reads only that sample and keeps nothing, as a page that follows a run needs.
+        This reads only that sample and keeps nothing.
         """
         columns, indices, stored = self._positions(series)
         samples = self._source.samples

@@ -371,15 +371,16 @@ def test_names_that_are_scripts_or_paths_do_no_harm(live, watched):
     assert live.wrong == []
 
 
-@pytest.mark.parametrize("how", ["", "&poll"], ids=["by events", "by asking"])
-def test_the_live_page_gains_points_and_its_last_value_is_the_database_s(live, watched, how):
+def test_the_live_page_gains_points_and_its_last_value_is_the_database_s(live, watched):
     folder, address = watched
-    live.open(choose(live, address, "now") + how)
+    live.open(choose(live, address, "now"))
     count = f"{EQUILIBRIUM}.data.find(one => one.name?.startsWith('measured')).x.length"
     before = live.js(count)
     live.until(f"{count} >= {before} + 8")
     shown = "Gyroscope.state.report.runs[0]"
-    step, value = live.js(f"[{shown}.steps.at(-1), {shown}.layers[2].series['angular_update.mean'].at(-1)]")
+    live.js(f"openLayer({shown}.layers[2].name)")
+    live.until("Gyroscope.state.series.length === 1")
+    step, value = live.js(f"[{shown}.steps[9], Gyroscope.state.series[0]['angular_update.mean'][9]]")
     with open_run(folder / "now") as run:
         place = run.steps.tolist().index(step)
         assert value == pytest.approx(run.series(run.layers[2], "angular_update")[place], rel=1e-4)

@@ -22,7 +22,7 @@ from gyroscope._json import dumps
 from gyroscope.cli import main
 from gyroscope.live import feed as feeds
 from gyroscope.live import run_index as index
-from gyroscope.live.feed import Feed, Position
+from gyroscope.live.feed import Feed, LivePage
 from gyroscope.live.run_index import RunIndex
 from gyroscope.live.server import application
 from gyroscope.store import RunError, Sample, open_run
@@ -105,7 +105,6 @@ def test_a_run_that_is_damaged_or_deleted_while_it_is_watched_is_a_sentence(clie
         answer = client.get(address, params=asked)
         assert answer.status_code == 409
         assert "was not found" in answer.json()["error"]
-    assert "was not found" in client.get("/update", params={"run": id, "at": "1.30.1"}).json()[0]["problem"]
     assert listed(client) == {}
     make.run_at(folder / "first", make.healthy(**make.SMALL))
     assert client.get("/data", params={"run": id}).status_code == 200
@@ -115,7 +114,7 @@ def test_a_run_that_is_damaged_or_deleted_while_it_is_watched_is_a_sentence(clie
     "address",
     [
         *("/view?run=../../etc", "/data?run=../../etc/passwd", "/data?run=%2e%2e%2f%2e%2e%2fetc", "/data?run=/etc"),
-        *("/events?run=..", "/update?run=first", "/distribution?run=../first", "/assets/../server.py"),
+        *("/layer?run=..", "/layer?run=first&layer=x", "/distribution?run=../first", "/assets/../server.py"),
         *("/assets/%2e%2e%2fserver.py", "/assets/boot.js", "/../../etc/passwd", "/data?run=" + "a" * 5000),
     ],
 )
@@ -140,7 +139,7 @@ def test_a_link_that_takes_the_place_of_a_run_is_not_followed(client, folder, tm
     assert client.get(f"/data?run={run['id']}").status_code == 200
     os.rename(folder / place, tmp_path / "moved")
     (folder / place).symlink_to(outside / Path(place).relative_to("first"))
-    for address in ("/data?run={}", "/update?run={}&at=1.30.1", "/distribution?run={}&layer=x&quantity=norm&step=0"):
+    for address in ("/data?run={}", "/layer?run={}&layer=x", "/distribution?run={}&layer=x&quantity=norm&step=0"):
         said = client.get(address.format(run["id"])).text
         assert "a link is in its place" in said
 
@@ -223,8 +222,6 @@ def test_a_run_that_makes_no_sense_is_a_sentence_everywhere_and_the_list_goes_on
     answer = client.get("/data", params={"run": id})
     assert answer.status_code == 409
     assert answer.json()["error"].endswith(".")
-    (update,) = client.get("/update", params={"run": id, "at": "1.30.1"}).json()
-    assert update["problem"].endswith(".") or update.get("reset")
     asked = {"run": id, "layer": "stem.weight", "quantity": "norm", "step": 0}
     assert client.get("/distribution", params=asked).status_code == 409
 
@@ -235,68 +232,67 @@ def test_an_error_that_nobody_thought_of_is_a_sentence_too(client, folder, monke
 
     id = listed(client)["first"]["id"]
     monkeypatch.setattr(feeds, "gather_run", fail)
-    monkeypatch.setattr(Feed, "since", fail)
     answer = client.get("/data", params={"run": id})
     assert answer.status_code == 409
     assert answer.json()["error"].startswith("This run cannot be shown: AttributeError")
-    assert "cannot be shown" in client.get("/update", params={"run": id}).json()[0]["problem"]
     monkeypatch.setattr(index, "open_run", fail)
     (folder / "first" / "run.sqlite").touch()
     assert "AttributeError" in listed(client)["first"]["problem"]
 
 
-def test_an_update_holds_what_came_since_and_the_same_as_everything_anew(client, folder):
-    story = make.healthy(**{**make.SMALL, "steps": 400})
-    with make.writer(folder / "now", story) as writer:
-        everything = list(make.samples(story))
+def test_a_page_is_sent_again_only_if_the_run_has_grown(client, folder, monkeypatch):
+    monkeypatch.setattr(feeds, "REST", 0)
+    with make.writer(folder / "now", make.healthy(**make.SMALL)) as writer:
+        everything = list(make.samples(make.healthy(**make.SMALL)))
         put(writer, everything[:20])
         id = listed(client)["now"]["id"]
-        first = client.get("/data", params={"run": id}).json()
+        first = client.get("/data", params={"run": id})
+        known = {"If-None-Match": first.headers["etag"]}
+        assert client.get("/data", params={"run": id}, headers=known).status_code == 304
         put(writer, everything[20:23])
-        at = ".".join(map(str, first["at"][id]))
-        update = client.get("/update", params={"run": id, "at": at}).json()[0]
-        again = client.get("/data", params={"run": id}).json()["report"]["runs"][0]
-        assert (update["from"], update["steps"]) == (20, [200, 210, 220])
-        run = first["report"]["runs"][0]
-        for name, values in update["series"].items():
-            assert run["series"][name] + values == again["series"][name]
-        for name, values in update["layers"].items():
-            for i, layer in enumerate(run["layers"]):
-                grown = layer["series"][name] + values[3 * i : 3 * i + 3]
-                assert grown == again["layers"][i]["series"][name]
-        assert [group["series"]["lr"][20:] for group in again["groups"]] == [one["lr"] for one in update["groups"]]
-        words = {key: again[key] for key in ("findings", "marks", "notes")}
-        assert {key: update["findings"][key] for key in words} == words
-        at = ".".join(map(str, update["at"]))
-        assert client.get("/update", params={"run": id, "at": at}).json() == []
-    ended = client.get("/update", params={"run": id, "at": at}).json()[0]
-    assert (ended["status"], ended["steps"]) == ("finished", [])
+        second = client.get("/data", params={"run": id}, headers=known)
+        assert second.json()["runs"][0]["steps"] == list(range(0, 230, 10))
+        writer.put_scalars([(221, {"loss": 1.0, **{f"other{i}": 1.0 for i in range(6)}})])
+        assert writer.flush()
+        third = client.get("/data", params={"run": id}, headers={"If-None-Match": second.headers["etag"]})
+        # No more than the page draws.
+        assert list(third.json()["runs"][0]["scalars"]) == ["loss", "other0", "other1", "other2"]
+    ended = client.get("/data", params={"run": id}, headers={"If-None-Match": third.headers["etag"]})
+    assert ended.json()["runs"][0]["status"] == "finished"
 
 
-def test_an_update_has_what_was_logged_also_without_a_new_sample(client, folder):
-    story = make.healthy(**make.SMALL)
-    with make.writer(folder / "now", story) as writer:
-        put(writer, list(make.samples(story))[:20])
-        id = listed(client)["now"]["id"]
-        first = client.get("/data", params={"run": id}).json()
-        assert first["report"]["runs"][0]["scalars"] == {}
-        at = first["at"][id]
-        others = {f"other{i}": 1.0 for i in range(6)}
-        for count in (1, 2):
-            writer.put_scalars([(count - 1, {"loss": 1 / count, **others})])
-            assert writer.flush()
-            end = time.monotonic() + 10
-            scalars = {}
-            # A diagnosis takes at most a tenth of the time, so the next one comes a moment later.
-            while len(scalars.get("loss", {"steps": []})["steps"]) < count:
-                assert time.monotonic() < end
-                for update in client.get("/update", params={"run": id, "at": ".".join(map(str, at))}).json():
-                    at = update["at"]
-                    scalars = update["findings"]["scalars"]
-                    assert update["steps"] == []
-            assert scalars["loss"] == {"steps": [0, 1][:count], "values": [1.0, 0.5][:count], "last": 1 / count}
-            # No more than the page draws.
-            assert list(scalars) == ["loss", "other0", "other1", "other2"]
+def test_building_a_page_takes_at_most_a_tenth_of_the_time(folder, monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    with make.writer(folder / "now", make.healthy(**make.SMALL)) as writer:
+        samples = list(make.samples(make.healthy(**make.SMALL)))
+        put(writer, samples[:10])
+        feed = Feed("id", "now", folder / "now")
+        page = LivePage([feed])
+        whole = page._report
+
+        def slow():
+            now[0] += 2
+            return whole()
+
+        monkeypatch.setattr(page, "_report", slow)
+        first, _ = page.read()
+        put(writer, samples[10:11])
+        now[0] = 19.9
+        assert page.read()[0] == first
+        now[0] = 20.1
+        assert page.read()[0] != first
+    feed.close()
+
+
+def test_the_series_of_a_layer_are_those_of_the_store(client, folder):
+    id = listed(client)["first"]["id"]
+    assert client.get("/data", params={"run": id}).json()["runs"][0]["layers"][0]["series"] == {}
+    series = client.get("/layer", params={"run": id, "layer": "stem.weight"}).json()
+    with open_run(folder / "first") as run:
+        assert series["norm.rms"] == pytest.approx(run.series("stem.weight", "norm", "rms"), rel=1e-4)
+    assert client.get("/layer", params={"run": id, "layer": "nothing"}).json() is None
+    assert client.get("/layer").status_code == 400
 
 
 def put(writer, samples):
@@ -305,41 +301,39 @@ def put(writer, samples):
     assert writer.flush()
 
 
-def test_what_cannot_be_continued_is_asked_for_anew(folder, monkeypatch):
-    monkeypatch.setattr(feeds, "MOST", 16)
+def test_a_long_run_is_thinned_and_a_resumed_one_is_read_again(folder, monkeypatch):
+    monkeypatch.setattr(feeds, "MAX_SAMPLES", 16)
     story = make.healthy(**make.SMALL)
     with make.writer(folder / "now", story) as writer:
         samples = list(make.samples(story))
         put(writer, samples[:14])
         feed = Feed("id", "now", folder / "now")
-        at, run = feed.whole()
-        assert len(run.steps) == 14
+        assert len(feed.data(None).steps) == 14
         put(writer, samples[14:20])  # more than are shown: every second one from here on
-        assert json.loads(feed.since(at)[1]) == {"id": "id", "reset": True}
-        at, run = feed.whole()
+        run = feed.data(None)
         assert (run.stride, run.steps.tolist()) == (2, list(range(0, 200, 20)))
-        put(writer, [samples[4]])  # measured again: the run was resumed
-        assert "reset" in feed.since(at)[1]
-        assert json.loads(feed.since(Position(-1, 0, 0))[1])["reset"]
+        before = run.series["angular_update.mean.q50"][2]
+        again = list(make.samples(story, seed=1))
+        put(writer, [again[4]])  # measured again: the run was resumed
+        run = feed.data(None)
+        assert run.total == 20
+        assert run.series["angular_update.mean.q50"][2] != before
     feed.close()
 
 
-def test_many_runs_and_viewers_are_read_once(folder, monkeypatch):
-    monkeypatch.setattr(feeds, "PAUSE", 60.0)
-    with make.writer(folder / "now", make.healthy(**make.SMALL)) as writer:
-        samples = list(make.samples(make.healthy(**make.SMALL)))
-        put(writer, samples[:10])
-        feed = Feed("id", "now", folder / "now")
-        at, _ = feed.whole()
-        feed._read_at = -1e9
-        put(writer, samples[10:12])
-        found: list = []
-        threads = [threading.Thread(target=lambda: found.append(feed.since(at))) for _ in range(10)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    assert len(found) == 10
+def test_many_viewers_of_a_page_get_one_text(folder, monkeypatch):
+    feed = Feed("id", "first", folder / "first")
+    page = LivePage([feed])
+    built = []
+    whole = page._report
+    monkeypatch.setattr(page, "_report", lambda: built.append(1) or whole())
+    found: list = []
+    threads = [threading.Thread(target=lambda: found.append(page.read())) for _ in range(10)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(built) == 1
     assert len({id(text) for _, text in found}) == 1
     feed.close()
 
@@ -368,14 +362,10 @@ def test_runs_that_share_some_layers_are_compared_on_these_and_grow_together(cli
         put(writer, samples[:10])
         ids = [listed(client)[name]["id"] for name in ("first", "other")]
         data = client.get("/data", params={"run": ids}).json()
-        assert [[layer["name"] for layer in run["layers"]] for run in data["report"]["runs"]] == [["stem.weight"]] * 2
-        assert any("else (other)" in sentence for sentence in data["report"]["summary"])
-        put(writer, samples[10:12])
-        at = [".".join(map(str, data["at"][id])) for id in ids]
-        updates = client.get("/update", params={"run": ids, "at": at}).json()
-        other = next(update for update in updates if update["id"] == ids[1])
-        assert len(other["steps"]) == 2
-        assert len(other["layers"]["norm.rms"]) == 2
+        assert [[layer["name"] for layer in run["layers"]] for run in data["runs"]] == [["stem.weight"]] * 2
+        assert any("else (other)" in sentence for sentence in data["summary"])
+        series = client.get("/layer", params={"run": ids[1], "layer": "stem.weight"}).json()
+        assert len(series["norm.rms"]) == 10
         found = {"run": ids[1], "layer": "stem.weight", "quantity": "norm", "step": 0}
         assert client.get("/distribution", params=found).json() is not None
 
@@ -409,7 +399,7 @@ def test_watching_changes_nothing_in_the_directory(client, folder):
     client.get("/data", params={"run": id})
     feed = Feed("id", "x", folder / "first")
     with pytest.raises(sqlite3.OperationalError, match="readonly"):
-        feed._refresh().run._source.connection.execute("DELETE FROM sample")
+        feed._refresh()._source.connection.execute("DELETE FROM sample")
     assert files() == before
 
 
@@ -419,7 +409,7 @@ def test_feeds_that_nobody_looks_at_are_closed(folder, monkeypatch):
     id = listed(client)["first"]["id"]
     client.get("/data", params={"run": id})
     assert listed(client)
-    assert client.get("/data", params={"run": id}).json()["at"][id][0] == 1  # read from the beginning
+    assert client.get("/data", params={"run": id}).status_code == 200  # opened again
 
 
 def start(folder, *options):
@@ -433,8 +423,8 @@ def test_ctrl_c_ends_the_server_at_once_even_with_a_viewer(folder):
     server, address = start(folder)
     with urllib.request.urlopen(address + "runs", timeout=20) as answer:
         id = json.load(answer)[0]["id"]
-    with urllib.request.urlopen(f"{address}events?run={id}&at=0.0.0", timeout=20) as events:
-        assert events.readline() == b": hello\n"
+    with urllib.request.urlopen(f"{address}data?run={id}", timeout=20) as data:
+        assert data.read(1) == b"{"
         server.send_signal(signal.SIGINT)
         begun = time.monotonic()
         printed, said = server.communicate(timeout=20)

@@ -8,7 +8,7 @@ type Severity = "bad" | "warn" | "note" | "good";
 interface Report { runs: RunData[]; gyroscope: string; summary: string[]; max_usual_ratio: number; min_rate_share: number; at: number | null }
 interface RunData extends Findings {
   name: string; id: string; status: string; total: number; stride: number; colour: number;
-  steps: number[]; series: Record<string, Values>;
+  steps: number[]; map_steps: number[]; series: Record<string, Values>;
   groups: GroupData[]; layers: LayerData[];
   config: unknown;
 }
@@ -24,7 +24,7 @@ interface GroupData { rule: string; layers: number; series: Record<string, Value
 interface LayerData {
   name: string; label: string; family: string; shape: number[]; granularity: string; vectors: number; fan_in: number; group: number;
   summary: LayerSummary; spread: Record<"q05" | "q25" | "q75" | "q95" | "noise", Known>;
-  distributions: Record<string, Distribution[]>; series: Record<string, Values>;
+  ratios: Values; distributions: Record<string, Distribution[]>; series: Record<string, Values>;
 }
 type SummaryNumber = "rotation" | "predicted_rotation" | "rotation_ratio" | "norm" | "norm_ratio" | "decay_ratio"
   | "alignment" | "imbalance" | "dead_vectors" | "frozen_share" | "settled_at";
@@ -32,13 +32,10 @@ type LayerSummary = Record<SummaryNumber, Known> & { diverged: boolean; state: s
 interface Distribution { step: number; first: number; counts: number[]; least: number; least_id: number; most: number; most_id: number }
 
 // ---- a run that is being written: live/feed.py, live/run_index.py
-type Position = number[];
-interface Update {
-  id: string; problem?: string; reset?: boolean; at: Position; from: number; status: string; total: number;
-  steps: number[]; series: Record<string, Values>; groups: Record<string, Values>[]; layers: Record<string, Values>;
-  findings?: Findings & { layers: Partial<LayerData>[] };
+interface LiveData {
+  series(run: RunData, layer: string): Promise<Record<string, Values> | null>;
+  distribution(run: RunData, layer: string, quantity: string, step: number): Promise<Distribution | null>;
 }
-interface LiveData { distribution(run: RunData, layer: string, quantity: string, step: number): Promise<Distribution | null> }
 interface ListedRun { id: string; name: string; status: string; problem: string; step: number; idle: number; head: RunHead | null }
 
 // ---- a sweep: report/sweep_data.py
@@ -86,7 +83,8 @@ declare const Plotly: {
 // ---- what a page of runs shows at the moment: report.js. The report is there before anything is drawn.
 interface PageState {
   report: Report; live: LiveData | null; run: number; layer: string; quantity: string; look: number;
-  sort: [string, number]; filter: string; open: Set<string>; redraw: number; spoken: string;
+  series: (Record<string, Values> | null)[];
+  sort: [string, number]; filter: string; open: Set<string>; spoken: string;
 }
 
 interface TableRow { number: number; layers: LayerData[]; label: string; key: string }

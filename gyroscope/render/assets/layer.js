@@ -2,13 +2,16 @@
 // One layer of a run: its curves, and the distribution of its neurons at a step.
 /** @type {Record<string, string>} */
 const QUANTITY = { angular_update: "rotation, rad per step", norm: "norm" };
-/** @param {string} name */
-function openLayer(name) {
+/** A page in a file contains all series. A live page asks the server for those of the open layer. @param {string} name */
+async function openLayer(name, isNew = true) {
   if (!layerOf(current(), name)) return;
-  state.layer = name; state.look = -1;
+  if (isNew) { state.layer = name; state.look = -1; }
+  const { live } = state, series = await Promise.all(state.report.runs.map(run => live ? live.series(run, name) : layerOf(run, name)?.series ?? null));
+  if (name !== state.layer) return; // the reader has opened another since
+  state.series = series;
   drawLayer();
   $("layer-choice").value = name;
-  $("layer").scrollIntoView({ behavior: "smooth", block: "nearest" });
+  if (isNew) $("layer").scrollIntoView({ behavior: "smooth", block: "nearest" });
 }
 /** @type {[string, Curve][]} */
 const CURVES = [
@@ -34,18 +37,18 @@ function drawCurve(id, want) {
   /** @type {[Trace[], Values[], Values[]]} */
   const [traces, shown, bands] = [[], [], []];
   state.report.runs.forEach((run, number) => {
-    const layer = layerOf(run, state.layer), many = several(), own = runColour(number);
-    if (!layer) return;
+    const layer = layerOf(run, state.layer), series = state.series[number], many = several(), own = runColour(number);
+    if (!layer || !series) return;
     /** @type {(key: string, name: string, shade: string, dash?: string) => void} */
     const take = (key, name, shade, dash) => {
-      const values = key === want.group ? run.groups[layer.group].series[key] : layer.series[key] && atRate(run, layer.series[key]);
+      const values = key === want.group ? run.groups[layer.group].series[key] : series[key] && atRate(run, series[key]);
       if (!values || !finite(values).length) return;
       shown.push(values);
       traces.push(line(run.steps, values, many ? (dash ? `${run.name}, ${name}` : run.name) : name, shade,
         { legendgroup: "run" + number, showlegend: !(many && dash), line: dash ? { dash, width: 1.6 } : {} }));
     };
     if (want.low && want.high && !many) {
-      const [low, high] = [want.low, want.high].map(key => atRate(run, layer.series[key]));
+      const [low, high] = [want.low, want.high].map(key => atRate(run, series[key]));
       traces.push(...band(run.steps, low, high, own, "5–95 % of neurons"));
       bands.push(low, high);
     }
@@ -67,7 +70,8 @@ const looks = () => {
   const run = current(), layer = layerOf(run, state.layer);
   if (!state.live) return layer.distributions[state.quantity] ?? [];
   // The last sample of a run may have norms and no rotation.
-  return run.steps.filter((_, i) => state.quantity === "norm" || layer.series["angular_update.mean"][i] !== null);
+  const rotation = state.series[state.run]?.["angular_update.mean"] ?? [];
+  return run.steps.filter((_, i) => state.quantity === "norm" || (rotation[i] ?? null) !== null);
 };
 async function drawLook() {
   const all = looks(), slider = $("look-step");

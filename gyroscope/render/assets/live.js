@@ -1,60 +1,30 @@
 "use strict";
-// The page of runs that are being written: events from the server, or requests if events do not arrive.
+// The page of runs that are being written: all its data again whenever they have changed.
 (() => {
-  const ids = new URLSearchParams(location.search).getAll("run");
-  const EVERY = 2000, PATIENCE = 3;
-  /** @type {Record<string, Position>} */
-  let at = {};
-  /** @type {EventSource | null} */
-  let source = null;
-  let failures = 0;
+  const EVERY = 3000;
+  const query = new URLSearchParams(new URLSearchParams(location.search).getAll("run").map(id => ["run", id]));
+  let tag = "";
   /** @type {(text: string) => void} */
   const say = text => { document.getElementById("message").textContent = text; };
-  const query = () => ids.map(id => `run=${encodeURIComponent(id)}` + (at[id] ? `&at=${at[id].join(".")}` : "")).join("&");
-  /** @type {(address: string) => Promise<any>} */
-  const ask = async address => {
-    const answer = await fetch(address), found = await answer.json();
-    if (!answer.ok) throw new Error(found.error);
-    return found;
-  };
+  /** @type {(address: string, asked: Record<string, string>) => Promise<any>} */
+  const ask = (address, asked) => fetch(address + "?" + new URLSearchParams(asked)).then(answer => answer.ok ? answer.json() : null).catch(() => null);
   /** @type {LiveData} */
   const live = {
-    distribution: (run, layer, quantity, step) =>
-      ask("distribution?" + new URLSearchParams({ run: run.id, layer, quantity, step: String(step) })).catch(() => null),
+    series: (run, layer) => ask("layer", { run: run.id, layer }),
+    distribution: (run, layer, quantity, step) => ask("distribution", { run: run.id, layer, quantity, step: String(step) }),
   };
-  /** @param {Update} update */
-  function take(update) {
-    if (update.problem) return say(update.problem);
-    say("");
-    if (update.reset || !Gyroscope.grow(update)) return load();
-    at[update.id] = update.at;
-  }
   async function load() {
-    source?.close();
     try {
-      const found = await ask("data?" + ids.map(id => `run=${encodeURIComponent(id)}`).join("&"));
-      at = found.at;
-      say("");
-      Gyroscope.show(found.report, live);
-    } catch (error) {
-      say(/** @type {Error} */ (error).message);
-      return setTimeout(load, EVERY);
-    }
-    if (new URLSearchParams(location.search).has("poll") || failures >= PATIENCE) poll(); else listen();
-  }
-  function listen() {
-    const stream = source = new EventSource("events?" + query());
-    stream.onmessage = event => { failures = 0; take(JSON.parse(event.data)); };
-    stream.onerror = () => { stream.close(); failures += 1; setTimeout(load, EVERY); };
-  }
-  async function poll() {
-    try {
-      for (const update of await ask("update?" + query())) {
-        take(update);
-        if (update.reset) return;
+      const answer = await fetch("data?" + query, { headers: { "If-None-Match": tag } });
+      if (answer.status !== 304) {
+        const found = await answer.json();
+        if (!answer.ok) throw new Error(found.error);
+        tag = answer.headers.get("ETag") ?? "";
+        Gyroscope.show(found, live);
       }
+      say("");
     } catch (error) { say(/** @type {Error} */ (error).message); }
-    setTimeout(poll, EVERY);
+    setTimeout(load, EVERY);
   }
   Look.start();
   load();

@@ -6,7 +6,7 @@ const SUMMARY = [["rotation", "rotation"], ["rotation_ratio", "÷ predicted"], [
   ["decay_ratio", "λₑ/λ"], ["alignment", "s"], ["imbalance", "spread ÷ noise"], ["dead_vectors", "dead"], ["frozen_share", "frozen"], ["settled_at", "settled at"]];
 /** @type {PageState} */
 const state = { report: /** @type {any} */ (null), live: null, run: 0, layer: "", quantity: "angular_update", look: -1,
-  sort: ["", 1], filter: "", open: new Set(), redraw: 0, spoken: "" };
+  series: [], sort: ["", 1], filter: "", open: new Set(), spoken: "" };
 const several = () => state.report.runs.length > 1;
 /** @type {(number: number) => string} */
 const runColour = number => colour(state.report.runs[number].colour);
@@ -145,7 +145,7 @@ function choose(number) {
 }
 function drawFigures() {
   drawEquilibrium(); drawHeat(); drawBalance();
-  if (state.layer) drawLayer();
+  if (state.layer) openLayer(state.layer, false);
 }
 function drawWords() { drawHead(); drawFindings(); drawTable(); }
 function fillChoices() {
@@ -158,11 +158,6 @@ function fillChoices() {
     select.value = String(state.run);
     if (select.parentElement) select.parentElement.hidden = !several();
   }
-}
-/** At most once per frame, however many updates came. */
-function redraw() {
-  cancelAnimationFrame(state.redraw);
-  state.redraw = requestAnimationFrame(() => { drawWords(); drawFigures(); });
 }
 /** @type {(event: Event) => string} */
 const chosenIn = event => /** @type {HTMLInputElement} */ (event.target).value;
@@ -177,36 +172,14 @@ function listen() {
 }
 /** @param {Report} report @param {LiveData | null} live */
 function show(report, live = null) {
-  const begun = state.report !== null;
+  const begun = state.report !== null, chosen = begun ? current() : null;
   Object.assign(state, { report, live });
+  // The order of runs may have changed since.
+  state.run = Math.max(0, report.runs.findIndex(run => run.id === chosen?.id && run.name === chosen.name));
   fillChoices();
   drawWords(); drawConfig(); drawFigures();
   if (!begun) listen();
   document.body.dataset.ready = "yes";
 }
 
-// New samples of a run that is being written: arrays grow, and the rest is replaced if the server sent it.
-/** @param {Update} update */
-function grow(update) {
-  const run = state.report.runs.find(one => one.id === update.id);
-  if (!run || update.from !== run.steps.length) return false;
-  /** @type {(series: Record<string, Values>, more: Record<string, Values>) => void} */
-  const extend = (series, more) => { for (const [name, values] of Object.entries(more)) series[name].push(...values); };
-  const count = update.steps.length;
-  if (count) {
-    run.steps.push(...update.steps);
-    extend(run.series, update.series);
-    update.groups.forEach((more, i) => extend(run.groups[i].series, more));
-    for (const [name, values] of Object.entries(update.layers)) // the values of all layers, one layer after the other
-      run.layers.forEach((layer, i) => layer.series[name].push(...values.slice(i * count, (i + 1) * count)));
-  }
-  run.status = update.status; run.total = update.total;
-  if (update.findings) {
-    const { layers, ...words } = update.findings;
-    Object.assign(run, words);
-    layers.forEach((more, i) => Object.assign(run.layers[i], more));
-  }
-  redraw();
-  return true;
-}
-const Gyroscope = { show, grow, state };
+const Gyroscope = { show, state };

@@ -88,19 +88,13 @@ function drawEquilibrium() {
   $("logged-note").textContent = names.length ? `Above rotation: ${names.join(", ")}, as logged in training.` : "";
 }
 
-// The equilibrium, or the forecast if the run is shorter than its memory. The table compares with the same.
-/** @type {(layer: LayerData) => Values} */
-const ratios = layer => layer.series["angular_update.mean"].map((value, i) => {
-  const predicted = layer.series[layer.summary.reference === "forecast" ? "forecast_angular_update" : "predicted_angular_update"][i];
-  return value !== null && value > 0 && predicted !== null && predicted > 0 ? Math.log2(value / predicted) : null;
-});
 function drawHeat() {
   const run = current(), names = run.layers.map(layer => layer.label), rows = names.map((_, i) => i);
   const [low, high] = Look.dark ? ["#4aa8e0", "#f08a3c"] : ["#0072b2", "#c24a00"];
   const every = Math.ceil(names.length / 110); // labels that stay apart
   /** @type {Trace} */
-  const heat = { type: "heatmap", x: run.steps, y: rows, z: run.layers.map(ratios), zmin: -2, zmax: 2,
-    colorscale: [[0, low], [0.5, Look.of("middle")], [1, high]], customdata: rows.map(i => run.steps.map(() => plain(names[i]))),
+  const heat = { type: "heatmap", x: run.map_steps, y: rows, z: run.layers.map(layer => layer.ratios), zmin: -2, zmax: 2,
+    colorscale: [[0, low], [0.5, Look.of("middle")], [1, high]], customdata: rows.map(i => run.map_steps.map(() => plain(names[i]))),
     hovertemplate: "%{customdata}<br>step %{x}: 2^%{z:.2f} × predicted<extra></extra>",
     colorbar: { title: { text: "measured ÷ predicted", side: "right" }, tickvals: [-2, -1, 0, 1, 2],
       ticktext: ["≤ ¼", "½", "1", "2", "≥ 4"], thickness: 12 } };
