@@ -102,7 +102,7 @@ def test_the_budget_pays_for_hooks_and_for_the_threads_behind_them(tmp_path, mon
     optimizer = Turner(model.parameters())
     with gyro.Tracker(model, optimizer, tmp_path, every=1) as tracker:
         paid: list[float] = []
-        monkeypatch.setattr(tracker._sampling, "spent", lambda step, seconds, refused: paid.append(seconds))
+        monkeypatch.setattr(tracker._sampling, "record_cost", lambda step, seconds, refused: paid.append(seconds))
         for _ in range(5):
             train(model, optimizer, 1)
             tracker._recorder.flush()
