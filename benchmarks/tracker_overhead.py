@@ -194,7 +194,7 @@ def turns(model, training, options, steps, tracked_first):
         watched += time.perf_counter() - start
         processor = time.process_time() - processor
         own = taken(tracker) - own
-        kept = sum(sums.copy.nbytes for sums in tracker._measurement.layers.values())
+        kept = sum(layer.copy.nbytes for layer in tracker._measurement.layers.values())
     if tracked_first:
         plain, plain_processor = plain_turn(training, steps)
     return plain, watched, own, kept, plain_processor, processor

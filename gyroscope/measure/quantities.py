@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, final
 import numpy as np
 
 from gyroscope._types import Array, Float32
-from gyroscope.measure._pipeline.batches import ROW
+from gyroscope.measure._pipeline.layer_step import ROW
 from gyroscope.measure._pipeline.optimizers import StepContext
 from gyroscope.store import STATISTICS, LayerSample, Quantity
 from gyroscope.theory import sensitivity, signal

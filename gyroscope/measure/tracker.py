@@ -19,7 +19,7 @@ from torch.optim import Optimizer
 
 from gyroscope._checks import check_count
 from gyroscope.measure._pipeline.host_copy import SentSums
-from gyroscope.measure._pipeline.layers import Tracked
+from gyroscope.measure._pipeline.layers import Layer
 from gyroscope.measure._pipeline.measurement import StepMeasurement, rank
 from gyroscope.measure._pipeline.optimizers import LayerReading, run_config, steps_taken
 from gyroscope.measure._pipeline.recorder import FailureLog, OnIncident, Recorder
@@ -446,7 +446,7 @@ class Tracker:
         self._thread_seconds = sum(worker.seconds for worker in workers)
         return (self._thread_seconds - before) / torch.get_num_threads()
 
-    def _record(self, new: list[Tracked]) -> None:
+    def _record(self, new: list[Layer]) -> None:
         if self._recorder is not None:
             self._recorder.add(new, self.optimizers)
             for text in self._measurement.changes:

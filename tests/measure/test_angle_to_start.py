@@ -104,7 +104,7 @@ def test_a_model_with_a_billion_weights_keeps_64_megabytes():
         model = nn.Sequential(*[nn.Linear(n, m, bias=False) for _ in range(24) for m, n in block])
     assert sum(p.numel() for p in model.parameters()) > 1e9
     optimizer = torch.optim.AdamW(model.parameters())
-    layers = measured_layers.tracked(model, optimizer)
+    layers = measured_layers.find_layers(model, optimizer)
     ids = measured_layers.initial_rows(layers)
     entries = sum(len(each) * layer.fan_in for each, layer in zip(ids, layers, strict=True))
     assert 0.9 * 2**24 < entries <= 2**24

@@ -203,7 +203,7 @@ def test_a_closure_that_makes_the_gradients_within_the_step_changes_no_reading(o
 
 def test_long_vectors_are_measured_in_parts_with_the_same_result(tmp_path, monkeypatch):
     monkeypatch.setattr("gyroscope.measure._pipeline.layers.MAX_PIECE_ENTRIES", 17)
-    monkeypatch.setattr("gyroscope.measure._pipeline.batches.AT_ONCE_CPU", 40)
+    monkeypatch.setattr("gyroscope.measure._pipeline.sums.AT_ONCE_CPU", 40)
     run, moments = record(tmp_path, *OPTIMIZERS["AdamW"])
     for row in PER_VECTOR:
         compare(run, moments, row.name)

@@ -239,31 +239,6 @@ def test_a_large_layer_is_summarised_in_parts_with_the_same_result(tmp_path, mon
             assert whole.extremes("weight", name, 1) == parts.extremes("weight", name, 1)
 
 
-def test_layers_summed_together_are_measured_as_each_by_itself(tmp_path, monkeypatch):
-    def measured(path):
-        torch.manual_seed(0)
-        layers = [layer for _ in range(4) for layer in (nn.Linear(6, 6, bias=False), nn.Tanh())]
-        model = nn.Sequential(*layers, nn.Linear(6, 6, bias=False).double())
-        optimizer = adamw(model)
-        with gyro.Tracker(model, optimizer, path, every=1, raw=".") as tracker:
-            for step in range(5):
-                train(model, optimizer, 1, seed=step)
-                model[2].weight.requires_grad_(step not in (1, 2))
-                model[2].weight.grad = None
-            batches = {sums.batch for sums in tracker._measurement.layers.values()}
-        return open_run(path), len(batches)
-
-    together, few = measured(tmp_path / "together")
-    monkeypatch.setattr("gyroscope.measure._pipeline.batches.SMALL", 1)
-    alone, many = measured(tmp_path / "alone")
-    assert (few, many) == (2, 5)
-    for layer in alone.layers:
-        for row in gyro.measure.QUANTITIES:
-            name = row.name
-            ours, theirs = (run.series(layer, name) for run in (together, alone))
-            np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-9, err_msg=f"{layer} {name}")
-
-
 def test_a_layer_that_joins_keeps_what_the_others_have_turned_since_their_last_sample(tmp_path):
     model = two_layers()
     optimizer = Turner(model[0].parameters(), angle=0.1)

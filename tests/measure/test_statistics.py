@@ -5,8 +5,8 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from gyroscope.measure._pipeline.batches import ROW, SUMS
 from gyroscope.measure._pipeline.host_copy import merge_pieces
+from gyroscope.measure._pipeline.layer_step import ROW, SUMS
 from gyroscope.measure._pipeline.statistics import extremes, histograms, statistics
 from gyroscope.store import BINS, STATISTICS, bin_edges
 from tests.store.make import count_bins

@@ -13,7 +13,7 @@ from torch.optim.lr_scheduler import StepLR
 
 import gyroscope as gyro
 from gyroscope.geometry import Split
-from gyroscope.measure._pipeline.layers import tracked
+from gyroscope.measure._pipeline.layers import find_layers
 from gyroscope.model.parameters import model_parameters
 from gyroscope.model.selection import Invariance, decide, select
 from gyroscope.optim import EquilibriumRescale, to_equilibrium_
@@ -214,7 +214,7 @@ def test_the_selection_is_by_type_or_as_the_optimizer_turns(animal, setting, par
 @cases
 def test_the_tracker_watches_the_selection(animal, setting, params):
     model, optimizer, answer = made(animal, setting, params)
-    layers = [layer for layer in tracked(model, optimizer) if layer.parameter.requires_grad]
+    layers = [layer for layer in find_layers(model, optimizer) if layer.parameter.requires_grad]
     # Beside it, embeddings that decay; and fused weights in parts.
     watched = {layer.name.partition("[")[0]: layer.split for layer in layers if layer.vector != "token"}
     tokens = {layer.name: layer.split for layer in layers if layer.vector == "token"}
@@ -315,7 +315,7 @@ def test_muon_turns_the_whole_matrix_in_selection_tracker_and_plan():
     for params in (bare, groups):
         muon = torch.optim.Muon(params(model), lr=1e-2, weight_decay=0.1)
         assert {weight.name: weight.split for weight in select(model, muon)} == {"0.weight": MATRIX, "1.weight": MATRIX}
-        assert {layer.split for layer in tracked(model, muon)} == {MATRIX}
+        assert {layer.split for layer in find_layers(model, muon)} == {MATRIX}
         course = gyro.plan(model, muon, steps=2).layers["0.weight"]
         assert course.initial_norm == pytest.approx(float(model[0].weight.detach().norm()))
         assert all("as a whole" in weight.reason for weight in select(model, muon))
@@ -327,7 +327,7 @@ def test_the_angle_of_a_rotational_muon_is_that_of_its_groups():
     model = nn.Sequential(nn.Linear(4, 3, bias=False))
     muon = gyro.optim.Rotational(torch.optim.Muon(model.parameters(), lr=1e-2, weight_decay=0.1))
     assert [weight.split for weight in select(model, muon)] == [ROWS]
-    assert [layer.split for layer in tracked(model, muon)] == [ROWS]
+    assert [layer.split for layer in find_layers(model, muon)] == [ROWS]
 
 
 def test_without_a_model_groups_decide_and_else_the_rule_of_bare_tensors():
@@ -363,7 +363,7 @@ def test_an_override_and_a_probe_reach_tracker_and_plan():
     adamw = torch.optim.AdamW(gyro.param_groups(model, weight_decay=0.1, overrides=overrides))
     answer = {"wte.weight": ROWS, "mix.weight": MATRIX, "head.weight": ROWS}
     assert {weight.name: weight.split for weight in select(model, adamw)} == answer
-    assert {layer.name: layer.split for layer in tracked(model, adamw)} == answer
+    assert {layer.name: layer.split for layer in find_layers(model, adamw)} == answer
     assert set(gyro.plan(model, adamw, steps=2).layers) == set(answer)
     # A probe is more than the default that a type suggested, and less than a split that a user asked for.
     probe = {

@@ -15,12 +15,12 @@ import torch.distributed as dist
 from torch import Tensor
 
 from gyroscope._types import Array
-from gyroscope.measure._pipeline.batches import ROW, SUMS
-from gyroscope.measure._pipeline.layers import Ids, Tracked
+from gyroscope.measure._pipeline.layer_step import ROW, SUMS
+from gyroscope.measure._pipeline.layers import Ids, Layer
 from gyroscope.measure._pipeline.sums import precise
 
-# Layers, and the sums over their pieces: one table of (SUMS, pieces of all), or None if a process has none.
-Tables = Sequence[tuple[tuple[Tracked, ...], Tensor | None]]
+# Layers, each with its table of sums, (SUMS, pieces), or None if this process has none.
+Tables = Sequence[tuple[Layer, Tensor | None]]
 
 
 @final
@@ -49,61 +49,57 @@ class HostCopy:
 @final
 @dataclass
 class SentSums:
-    """Tables in one copy to the host, one after the other, or in one copy per process, with ids in a first row."""
+    """Tables of layers in one copy to the host, one after the other, or in one copy per process, with ids on top."""
 
-    tables: Sequence[Sequence[Tracked]]
+    layers: Sequence[Layer]
     copies: Sequence[HostCopy]
     gathered: bool = False
 
-    def unpack(self) -> Iterator[tuple[Tracked, Ids, Array]]:
+    def unpack(self) -> Iterator[tuple[Layer, Ids, Array]]:
         """Return each layer with the ids of its pieces and their sums."""
         arrived = [copy.wait().ravel() for copy in self.copies]
         start = 0
-        for layers in self.tables:
+        for layer in self.layers:
             rows = len(SUMS) + self.gathered
-            columns = [_columns(layer, self.gathered) for layer in layers]
-            stop = start + rows * sum(columns)
+            stop = start + rows * _columns(layer, self.gathered)
             parts = [numbers[start:stop].reshape(rows, -1) for numbers in arrived]
             start = stop
             if self.gathered:
                 table = np.concatenate([part[:, part[0] >= 0] for part in parts], axis=1)
-                yield layers[0], table[0].astype(np.int64), table[1:]
-                continue
-            left = 0
-            for layer, count in zip(layers, columns, strict=True):
-                yield layer, np.tile(layer.pieces.ids, layer.pieces.cuts), parts[0][:, left : left + count]
-                left += count
+                yield layer, table[0].astype(np.int64), table[1:]
+            else:
+                yield layer, np.tile(layer.pieces.ids, layer.pieces.cuts), parts[0]
 
 
 def send_to_host(tables: Tables) -> list[SentSums]:
     """Start to copy the sums. Only process 0 gets the sums of layers that are distributed over processes."""
     sent = []
-    spread = [(layers[0], table) for layers, table in tables if layers[0].pieces.sharded]
+    spread = [(layer, table) for layer, table in tables if layer.pieces.sharded]
     if spread:
         flat = torch.cat([_with_ids(layer, table).flatten() for layer, table in spread])
         parts = [torch.empty_like(flat) for _ in range(dist.get_world_size())] if dist.get_rank() == 0 else None
         # One collective for all layers. Every process enters it at each sample, even with nothing to send.
         dist.gather(flat, parts, dst=0)
         if parts is not None:
-            sent.append(SentSums([(layer,) for layer, _ in spread], [HostCopy(part) for part in parts], gathered=True))
-    by_device: dict[torch.device, list[tuple[tuple[Tracked, ...], Tensor]]] = {}
-    for layers, table in tables:
-        if table is not None and not layers[0].pieces.sharded:
-            by_device.setdefault(table.device, []).append((layers, table))
+            sent.append(SentSums([layer for layer, _ in spread], [HostCopy(part) for part in parts], gathered=True))
+    by_device: dict[torch.device, list[tuple[Layer, Tensor]]] = {}
+    for layer, table in tables:
+        if table is not None and not layer.pieces.sharded:
+            by_device.setdefault(table.device, []).append((layer, table))
     for device, here in by_device.items():
         if device.type == "cpu":  # already on the host, so joining the tables would only double their memory
-            sent += [SentSums([layers], [HostCopy(table)]) for layers, table in here]
+            sent += [SentSums([layer], [HostCopy(table)]) for layer, table in here]
         else:
             joined = torch.cat([table.flatten() for _, table in here])
-            sent.append(SentSums([layers for layers, _ in here], [HostCopy(joined)]))
+            sent.append(SentSums([layer for layer, _ in here], [HostCopy(joined)]))
     return sent
 
 
-def _columns(layer: Tracked, gathered: bool) -> int:
+def _columns(layer: Layer, gathered: bool) -> int:
     return layer.pieces.capacity if gathered else layer.pieces.cuts * len(layer.pieces.ids)
 
 
-def _with_ids(layer: Tracked, sums: Tensor | None) -> Tensor:
+def _with_ids(layer: Layer, sums: Tensor | None) -> Tensor:
     """Return ids above sums, with room for the largest number of pieces of any process. Unused columns have id -1."""
     p = layer.parameter
     size = (len(SUMS) + 1, _columns(layer, gathered=True))

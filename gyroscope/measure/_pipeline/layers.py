@@ -49,12 +49,16 @@ class Pieces:
 
 
 @final
-@dataclass(frozen=True, eq=False)
-class Tracked:
+@dataclass(eq=False)
+class Layer:
     """A measured parameter as it was when it was found, because its data may be replaced later.
 
     It has `vectors` of `fan_in` entries, those of the parameter from `start` on. `rows` are the ids of those that are
     measured, None for all. `vector` is the word for one, such as "token" in an embedding.
+
+    Two things are kept from sample to sample, None before the first: `copy`, the weights at the previous sample in
+    float32 or better, (pieces, entries), and `initial`, the first weights of the pieces at `initial_places`, from which
+    `angle_to_start` is measured.
     """
 
     name: str
@@ -68,6 +72,9 @@ class Tracked:
     pieces: Pieces
     start: int
     vector: str
+    initial_places: Ids
+    initial: Tensor | None = None
+    copy: Tensor | None = None
 
     def per_vector(self, values: Tensor) -> Tensor:
         """Return the values per vector of this process's chosen pieces, from the optimizer's layout."""
@@ -77,23 +84,23 @@ class Tracked:
         return mine if self.pieces.places is None else mine[self.pieces.places]
 
 
-def tracked(
+def find_layers(
     model: nn.Module,
     optimizer: AnyOptimizer,
     layers: re.Pattern[str] | None = None,
     probe: Mapping[str, Invariance] | None = None,
     rows: int | None = None,
     parts: Mapping[str, Sequence[str]] | None = None,
-) -> list[Tracked]:
-    """Return the layers that are watched (`gyroscope.model.measured`), `rows` vectors of each at most."""
-    tracked_layers = []
+) -> list[Layer]:
+    """Return the layers that are measured (`gyroscope.model.measured`), `rows` vectors of each at most."""
+    found = []
     for measured in measured_layers(model, optimizer, layers=layers, probe=probe, parts=parts):
         parameter = measured.decision.parameter
         split = measured.split
         vectors = measured.stop - measured.start
         chosen = chosen_rows(vectors, measured.at_most if rows is None else rows)
-        tracked_layers.append(
-            Tracked(
+        found.append(
+            Layer(
                 name=measured.name,
                 parameter=parameter,
                 shape=parameter.shape,
@@ -105,9 +112,12 @@ def tracked(
                 pieces=_pieces(parameter, split, measured.start, measured.stop, chosen),
                 start=measured.start,
                 vector=measured.vector,
+                initial_places=np.empty(0, np.int64),
             )
         )
-    return tracked_layers
+    for layer, ids in zip(found, initial_rows(found), strict=True):
+        layer.initial_places = np.flatnonzero(np.isin(layer.pieces.ids, ids))
+    return found
 
 
 def chosen_rows(vectors: int, rows: int | None) -> tuple[int, ...] | None:
@@ -119,7 +129,7 @@ def chosen_rows(vectors: int, rows: int | None) -> tuple[int, ...] | None:
     return None if rows is None or rows >= vectors else tuple(i * vectors // rows for i in range(rows))
 
 
-def initial_rows(layers: Sequence[Tracked]) -> list[Ids]:
+def initial_rows(layers: Sequence[Layer]) -> list[Ids]:
     """Return the ids of the vectors of each layer whose first weights are kept, evenly spread over those measured."""
     measured = [np.arange(layer.vectors) if layer.rows is None else np.array(layer.rows) for layer in layers]
     counts = [min(len(ids), MAX_INITIAL_VECTORS) for ids in measured]
@@ -149,9 +159,9 @@ def _pieces(p: Tensor, split: Split, start: int, stop: int, chosen: tuple[int, .
         kept = np.flatnonzero(np.isin(ids, wanted))
         ids = ids[kept]
         places = torch.from_numpy(kept).to(p.device)
-    most = split.num_vectors(shape)
-    cuts = max(1, ceil(prod(shape) / max(most, 1) / MAX_PIECE_ENTRIES))
-    return Pieces(split, places, ids - start, torch.from_numpy(ids).to(p.device), cuts, cuts * most, sharded)
+    pieces = split.num_vectors(shape)
+    cuts = max(1, ceil(prod(shape) / max(pieces, 1) / MAX_PIECE_ENTRIES))
+    return Pieces(split, places, ids - start, torch.from_numpy(ids).to(p.device), cuts, cuts * pieces, sharded)
 
 
 def _held_ids(p: Tensor, split: Split) -> tuple[Ids, Split]:

@@ -13,9 +13,9 @@ from torch.optim import Optimizer
 
 from gyroscope._dtensor import cut_like, local
 from gyroscope._json import clean_text
-from gyroscope.measure._pipeline.batches import InitialVectors, LayerStep, LayerSums, SecondMoment, batched
 from gyroscope.measure._pipeline.host_copy import HostCopy, SentSums, send_to_host
-from gyroscope.measure._pipeline.layers import Tracked, initial_rows, tracked
+from gyroscope.measure._pipeline.layer_step import LayerStep, SecondMoment
+from gyroscope.measure._pipeline.layers import Layer, find_layers
 from gyroscope.measure._pipeline.optimizers import LayerReading, rule_or_none
 from gyroscope.measure._pipeline.settings_history import SettingsLog
 from gyroscope.measure._pipeline.sums import sum_after, sum_before
@@ -46,11 +46,11 @@ class StepMeasurement:
         self.model = model
         self.optimizers = optimizers
         # By parameter and first vector, because fused weights are several layers.
-        self.layers: dict[tuple[nn.Parameter, int], LayerSums] = {}
+        self.layers: dict[tuple[nn.Parameter, int], Layer] = {}
         self._selection = (layers, probe, rows, parts)
         self.changes: list[str] = []
         """Sentences about layers that changed their shape, to be noted in the run."""
-        self._of: dict[Optimizer, list[LayerSums]] = {}
+        self._of: dict[Optimizer, list[Layer]] = {}
         self._names: dict[str, dict[Any, str]] = {}
         self._seen: list[Any] = []
         self._decoupled: list[bool] = []
@@ -64,7 +64,7 @@ class StepMeasurement:
     @property
     def sharded(self) -> bool:
         """Whether other processes have part of the measured parameters."""
-        return any(sums.layer.pieces.sharded for sums in self.layers.values())
+        return any(layer.pieces.sharded for layer in self.layers.values())
 
     def agreed(self, step: int) -> int:
         """Return the number of the next step in process 0, because all processes must use the same one."""
@@ -74,7 +74,7 @@ class StepMeasurement:
         dist.broadcast_object_list(numbers, src=0)
         return numbers[0]
 
-    def refresh(self, step: int = 0) -> list[Tracked]:
+    def refresh(self, step: int = 0) -> list[Layer]:
         """Find parameters that were added, removed or reshaped since the last call, and return the new ones."""
         # The shape is compared too, because pruning and growing methods replace the `.data` of a parameter.
         of_all = [group for member in self.optimizers.members for group in member.param_groups]
@@ -83,34 +83,29 @@ class StepMeasurement:
             return []
         groups = self.optimizers.groups()
         self._seen = seen
-        selected = tracked(self.model, self.optimizers, *self._selection)
-        # For all layers, so that processes agree.
-        rows = {
-            (layer.parameter, layer.start): ids for layer, ids in zip(selected, initial_rows(selected), strict=True)
-        }
+        selected = find_layers(self.model, self.optimizers, *self._selection)
         # Parameters that are not sharded are the same in all processes, so process 0 has them.
         selected = [self._named(layer, step) for layer in selected if layer.pieces.sharded or rank() == 0]
-        # Remaining layers keep their copy of the weights, even in another batch.
-        old = {key: sums for key, sums in self.layers.items() if sums.layer.shape == key[0].shape}
-        found = {(layer.parameter, layer.start): layer for layer in selected}
-        self.layers = {}
-        for key, layer in found.items():
-            kept = (old[key].initial, old[key].copy) if key in old else (InitialVectors(layer, rows[key]), None)
-            self.layers[key] = LayerSums(layer, *kept)
+        old = {key: layer for key, layer in self.layers.items() if layer.shape == key[0].shape}
+        self.layers = {(layer.parameter, layer.start): layer for layer in selected}
+        # Remaining layers keep what they have of earlier samples.
+        for key, layer in self.layers.items():
+            if (before := old.get(key)) is not None:
+                layer.copy = before.copy
+                layer.initial_places = before.initial_places
+                layer.initial = before.initial
         self._of = {member: [] for member in self.optimizers.members}
-        for sums in self.layers.values():
-            self._of[groups[sums.layer.group].owner].append(sums)
-        for of_one in self._of.values():  # only layers that are stepped together can be summed together
-            batched(of_one)
+        for layer in selected:
+            self._of[groups[layer.group].owner].append(layer)
         rules = [rule_or_none(*group, self.optimizers.rules) for group in groups]
         # If norms are fixed, weight decay moves no weight and only sets the angle.
         self._decoupled = [
             rule is not None and rule.is_decoupled and not keeps_norms(owner)
             for rule, (_, owner) in zip(rules, groups, strict=True)
         ]
-        return [layer for key, layer in found.items() if key not in old]
+        return [layer for key, layer in self.layers.items() if key not in old]
 
-    def _named(self, layer: Tracked, step: int) -> Tracked:
+    def _named(self, layer: Layer, step: int) -> Layer:
         """Return the layer, renamed to weight@step if its name had vectors of another shape before.
 
         A run has one shape for each name, because numbers about other vectors do not continue a series.
@@ -134,16 +129,16 @@ class StepMeasurement:
             # One scaler serves all optimizers. If any of them finds an inf, it counts for the step of the run.
             self._scaler = scaler if self._scaler is None else torch.maximum(self._scaler, scaler)
         self._steps = []
-        for sums in self._of[optimizer]:
-            p = sums.layer.parameter
+        for layer in self._of[optimizer]:
+            p = layer.parameter
             if not closure and not _usable(p.grad):
                 continue
             # `get`, since looking a parameter up in torch's defaultdict would make a state for it.
             m = _momentum(optimizer.state.get(p, {}), p)
-            step = LayerStep(sums, None if closure else p.grad, had_momentum=m is not None)
-            step.views = _views(sums.layer, [p.detach(), step.grad, None if closure else m])
+            step = LayerStep(layer, None if closure else p.grad, had_momentum=m is not None)
+            step.views = _views(layer, [p.detach(), step.grad, None if closure else m])
+            sum_before(step)
             self._steps.append(step)
-        sum_before(self._steps)
 
     @torch.no_grad()
     @np.errstate(all="ignore")
@@ -158,18 +153,14 @@ class StepMeasurement:
             self._send_scaler()
         if not sampled:
             return [], {}
-        readings = {}
         steps = [step for step in self._steps if self._read_after(step)]
         self._steps = []
-        # Separate from the sums, which may still be on a device. These are on the host.
-        for step in steps:
-            reading = LayerReading(step.second is not None, step.late, step.had_momentum, step.rescaled)
-            readings[step.sums.layer.name] = reading
-        return send_to_host(sum_after(steps)), readings
+        sent = send_to_host([(step.layer, sum_after(step)) for step in steps])
+        return sent, {step.layer.name: step.reading for step in steps}
 
     def _read_after(self, step: LayerStep) -> bool:
         """Read the state after the step. Return False if the layer had no gradient or changed its shape in the step."""
-        layer = step.sums.layer
+        layer = step.layer
         p = layer.parameter
         step.late = step.grad is None
         # Otherwise the gradient from before the step, because another hook may have cleared p.grad since.
@@ -203,30 +194,29 @@ class StepMeasurement:
     @np.errstate(all="ignore")
     def at_end(self) -> tuple[list[SentSums], dict[str, LayerReading]]:
         """Measure the weights after the last step. No step moves them now, and their gradient is unknown."""
-        steps = []
-        for sums in self.layers.values():
-            p = sums.layer.parameter.detach()
-            if p.shape == sums.layer.shape:
-                no_gradient = p.new_zeros(()).expand_as(p)
-                step = LayerStep(sums, no_gradient, had_momentum=False)
-                step.views = _views(sums.layer, [p, no_gradient, None])
-                steps.append(step)
-        sum_before(steps)
-        for step in steps:
-            step.views = [*step.views, None]
-        self.scaler = None
+        tables = []
         reading = LayerReading(adam=False, late=False, had_momentum=False)
-        return send_to_host(sum_after(steps)), {step.sums.layer.name: reading for step in steps}
+        for layer in self.layers.values():
+            p = layer.parameter.detach()
+            if p.shape == layer.shape:
+                no_gradient = p.new_zeros(()).expand_as(p)
+                step = LayerStep(layer, no_gradient, had_momentum=False)
+                step.views = _views(layer, [p, no_gradient, None])
+                sum_before(step)
+                step.views.append(None)
+                tables.append((layer, sum_after(step)))
+        self.scaler = None
+        return send_to_host(tables), {layer.name: reading for layer, _ in tables}
 
     def take_part(self, optimizer: Optimizer) -> None:
         """Take part in the gathering without numbers if measuring failed here, because other processes wait for it."""
-        layers = [sums.layer for sums in self._of[optimizer]]
+        layers = self._of[optimizer]
         spread = [layer for layer in layers if layer.pieces.sharded and _usable(layer.parameter.grad)]
         if spread:
-            send_to_host([((layer,), None) for layer in spread])
+            send_to_host([(layer, None) for layer in spread])
 
 
-def _views(layer: Tracked, tensors: list[Tensor | None]) -> list[Any]:
+def _views(layer: Layer, tensors: list[Tensor | None]) -> list[Any]:
     """Return this process's chosen pieces of tensors shaped like the parameter: (pieces, entries…). None stays None."""
     given = [x for x in tensors if x is not None]
     places = layer.pieces.places

@@ -19,7 +19,7 @@ from gyroscope._types import Array
 from gyroscope._worker import Worker
 from gyroscope.advice import Finding
 from gyroscope.advice.incidents import SERIES, Incident, IncidentSearch, incident_finding, loss_name, named_values
-from gyroscope.measure._pipeline.layers import Tracked
+from gyroscope.measure._pipeline.layers import Layer
 from gyroscope.measure._pipeline.optimizers import rule_or_none
 from gyroscope.measure._pipeline.sample_worker import RawSample, SampleProcessor
 from gyroscope.measure._pipeline.scalar_log import ScalarLog
@@ -148,7 +148,7 @@ class Recorder:
         # Registered after the writer's, and so called before it. A run that was not closed keeps its last samples.
         atexit.register(self._at_exit)
 
-    def add(self, layers: Iterable[Tracked], optimizers: Optimizers) -> None:
+    def add(self, layers: Iterable[Layer], optimizers: Optimizers) -> None:
         """Add layers to the run."""
         groups = optimizers.groups()
         for layer in layers:

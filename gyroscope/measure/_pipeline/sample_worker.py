@@ -12,9 +12,9 @@ from torch.optim import Optimizer
 
 from gyroscope._types import Array
 from gyroscope.advice.thresholds import SETTING_JUMP
-from gyroscope.measure._pipeline.batches import OLD
 from gyroscope.measure._pipeline.host_copy import HostCopy, SentSums, merge_pieces
-from gyroscope.measure._pipeline.layers import Ids, Tracked
+from gyroscope.measure._pipeline.layer_step import OLD
+from gyroscope.measure._pipeline.layers import Ids, Layer
 from gyroscope.measure._pipeline.optimizers import GroupRule, LayerReading, StepContext, StepSettings
 from gyroscope.measure._pipeline.prediction import Forecaster, LayerState, StepRates
 from gyroscope.measure._pipeline.settings_history import GroupSettings, SettingsHistory
@@ -170,7 +170,7 @@ class SampleProcessor:
         gap: bool,
     ) -> dict[int, list[LayerGroup]]:
         """Wait for the sums. Concatenate, by group, those of layers that were read in the same way."""
-        alike: dict[tuple[int, LayerReading], list[tuple[Tracked, Ids, Array]]] = {}
+        alike: dict[tuple[int, LayerReading], list[tuple[Layer, Ids, Array]]] = {}
         for sent in sample.sums:
             for layer, piece_ids, pieces in sent.unpack():
                 key = (layer.group, sample.readings[layer.name])

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gyroscope._types import Float32
-from gyroscope.measure._pipeline.layers import Ids, Tracked
+from gyroscope.measure._pipeline.layers import Ids, Layer
 from gyroscope.measure.quantities import PER_LAYER, PER_VECTOR, StepPrediction, VectorSums
 from gyroscope.store import BINS, STATISTICS, LayerSample, bin_edges
 
@@ -40,7 +40,7 @@ class LayerPart(NamedTuple):
     ids: of its vectors. part: their places among all. keep_vectors: whether the value of each one is stored too.
     """
 
-    layer: Tracked
+    layer: Layer
     ids: Ids
     part: slice
     keep_vectors: bool

@@ -4,7 +4,7 @@ On a CPU NumPy does the arithmetic, on the same memory. torch would distribute t
 threads, which wait for each other on a busy machine. On other devices torch does it, with the same formulas.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from math import ceil, prod
 from typing import Any
 
@@ -14,14 +14,14 @@ from torch import Tensor
 from torch.linalg import vecdot
 
 from gyroscope.geometry import at_least_float32
-from gyroscope.measure._pipeline import batches
-from gyroscope.measure._pipeline.batches import ROW, SUMS, LayerStep, LayerSums, SecondMoment, SumsBatch
-from gyroscope.measure._pipeline.layers import Ids, Tracked
+from gyroscope.measure._pipeline.layer_step import ROW, SUMS, LayerStep, SecondMoment
+from gyroscope.measure._pipeline.layers import Layer
 
 # A NumPy array or a tensor: vectors in rows, or one number for each.
 Vectors = Any
 
-# Entries that are processed at once on other devices than a CPU, to save memory.
+# Entries that are processed at once: on a CPU so that they fit into its cache, on other devices to save memory.
+AT_ONCE_CPU = 2**17
 AT_ONCE = 2**22
 # Radial over tangential part of a move above which float32 is not enough for the angle. The rounding of r·w, 6e-8 of
 # the radial part, then affects the sixth digit of the tangential part.
@@ -30,102 +30,68 @@ RADIAL = 16.0
 TINY = 1e-37
 
 
-def sum_before(steps: Sequence[LayerStep]) -> None:
+def sum_before(step: LayerStep) -> None:
     """Sum before the step: the rotation since the last copy, a new copy, and the gradient if there is one.
 
-    The views of each layer are its weight, gradient and momentum.
+    The views are weight, gradient and momentum.
     """
-    for batch, members in _by_batch(steps):
-        table = _prepare(batch, members[0].views[0])
-        for together in _summed_together(batch, members):
-            blocks = []
-            for copy, w, g, m in _blocks(batch, together):
-                turned = _turn(copy, w)[1] if together[0].sums.copied else {}
-                copy[...] = w
-                sums = {f"old_{name}": x for name, x in turned.items()}
-                blocks.append(sums if g is None else sums | _gradient(copy, g, m))
-            _fill(table, together, blocks)
-        for step in members:
-            step.sums.copied = True
-        _sum_since_start(batch, [step.sums for step in members], table)
-
-
-def sum_after(steps: Sequence[LayerStep]) -> list[tuple[tuple[Tracked, ...], Tensor]]:
-    """Sum after the step: how far the weights moved, and what Adam makes of the gradient. Return layers with tables.
-
-    The views of each layer are its weight, gradient, momentum and second moment.
-    """
-    tables = []
-    for batch, members in _by_batch(steps):
-        table = batch.table
-        assert table is not None, "made by `sum_before`"
-        for together in _summed_together(batch, members):
-            _fill(table, together, [_sum_step(together[0], *block) for block in _blocks(batch, together)])
-        # The whole table as it is, without a copy, if every layer has its part in it.
-        if len(members) == len(batch.layers):
-            tables.append((tuple(step.sums.layer for step in members), table))
-        else:
-            tables += [((step.sums.layer,), table[:, step.sums.columns].contiguous()) for step in members]
-        batch.table = None  # it belongs to the sample now. The batch would keep its memory until the next one
-    return tables
-
-
-def _prepare(batch: SumsBatch, weight: Tensor) -> Tensor:
-    """Make an empty table for one sample, and room for the copy, with the previous sample's weights if known."""
+    layer = step.layer
+    weight = step.views[0]
+    copied = _prepare_copy(layer, weight)
+    blocks = []
+    for copy, w, g, m in _blocks(step):
+        sums = {f"old_{name}": x for name, x in _turn(copy, w)[1].items()} if copied else {}
+        copy[...] = w
+        blocks.append(sums if g is None else sums | _gradient(copy, g, m))
     # A new table for each sample, because the last one may still wait to be processed.
-    size = (len(SUMS), batch.num_rows * batch.cuts)
-    batch.table = torch.zeros(size, dtype=precise(weight), device=weight.device)
-    shape = (batch.num_rows, prod(weight.shape[1:]))
+    size = (len(SUMS), len(layer.pieces.ids) * layer.pieces.cuts)
+    step.table = torch.zeros(size, dtype=precise(weight), device=weight.device)
+    _fill(step.table, blocks)
+    _sum_since_start(layer, step.table)
+
+
+def sum_after(step: LayerStep) -> Tensor:
+    """Sum after the step: how far the weights moved, and what Adam makes of the gradient. Return the table.
+
+    The views are weight, gradient, momentum and second moment.
+    """
+    assert step.table is not None, "made by `sum_before`"
+    _fill(step.table, [_sum_step(step, *block) for block in _blocks(step)])
+    return step.table
+
+
+def _prepare_copy(layer: Layer, weight: Tensor) -> bool:
+    """Make room for the copy of the weights. Return whether it has the weights of the previous sample."""
+    shape = (len(layer.pieces.ids), prod(weight.shape[1:]))
+    dtype = at_least_float32(weight.dtype)
+    if layer.copy is not None and layer.copy.shape == shape and layer.copy.device == weight.device:
+        layer.copy = layer.copy.to(dtype)
+        return True
     # Made at the first sample and not with the tracker, because the model may move to its device in between.
-    if batch.copy is None or batch.copy.shape != shape or batch.copy.device != weight.device:
-        batch.initial = None
-        batch.copy = torch.empty(shape, dtype=at_least_float32(weight.dtype), device=weight.device)
-        for layer in batch.layers:
-            copy = batch.copy[layer.rows]
-            old = layer.previous
-            layer.previous = None
-            layer.copied = False
-            if old is not None and old.shape == copy.shape and old.device == copy.device:
-                copy.copy_(old)
-                layer.copied = True
-    return batch.table
+    layer.copy = torch.empty(shape, dtype=dtype, device=weight.device)
+    return False
 
 
-def _sum_since_start(batch: SumsBatch, layers: Sequence[LayerSums], table: Tensor) -> None:
+def _sum_since_start(layer: Layer, table: Tensor) -> None:
     """Sum the rotation since the first sample, of the vectors whose start is kept, when their copy is new.
 
     A vector that is measured in parts is summed as a whole, and the sums go to its first part.
     """
-    assert batch.copy is not None
-    if len(layers) < len(batch.layers):
-        initial = _initial(batch.copy, layers)
-    else:  # kept, because it is nearly always the same layers
-        batch.initial = initial = batch.initial or _initial(batch.copy, layers)
-    start, rows, columns = initial
-    if not len(start):
+    places = layer.initial_places
+    if not len(places):
         return
-    present = _array(batch.copy)[rows]
-    if batch.cuts > 1 and isinstance(start, np.ndarray):  # too long for sums in float32
+    assert layer.copy is not None
+    present = _array(layer.copy)[places]
+    # On another device or of another type if the model moved.
+    layer.initial = torch.as_tensor(present) if layer.initial is None else layer.initial.to(layer.copy)
+    start = _array(layer.initial)
+    if layer.pieces.cuts > 1 and isinstance(start, np.ndarray):  # too long for sums in float32
         sums = _turn_sums(start.astype(np.float64), present.astype(np.float64) - start)
     else:
         sums = _turn(start, present)[1]
     target = _array(table)
     for name, values in sums.items():
-        target[ROW[f"start_{name}"], columns] = values
-
-
-def _initial(copy: Tensor, layers: Sequence[LayerSums]) -> tuple[Vectors, Ids, Ids]:
-    """Return the first weights that are kept of layers, and their rows in the copy and columns in the table."""
-    for layer in layers:
-        weights = layer.initial.weights
-        if weights is None:
-            weights = copy[layer.rows][torch.from_numpy(layer.initial.places)].clone()
-        # On another device or of another type if the model moved.
-        layer.initial.weights = weights.to(copy)
-    starts = [_array(layer.initial.weights) for layer in layers if layer.initial.weights is not None]
-    rows = np.concatenate([layer.rows.start + layer.initial.places for layer in layers])
-    columns = np.concatenate([layer.columns.start + layer.initial.places for layer in layers])
-    return starts[0] if len(starts) == 1 else np.concatenate(starts), rows, columns
+        target[ROW[f"start_{name}"], places] = values
 
 
 def _sum_step(
@@ -143,45 +109,23 @@ def _sum_step(
     return sums
 
 
-def _by_batch(steps: Sequence[LayerStep]) -> Iterator[tuple[SumsBatch, list[LayerStep]]]:
-    members: dict[SumsBatch, list[LayerStep]] = {}
-    for step in steps:
-        assert step.sums.batch is not None
-        members.setdefault(step.sums.batch, []).append(step)
-    yield from members.items()
+def _blocks(step: LayerStep) -> Iterator[tuple[Vectors, ...]]:
+    """Yield the copy and all views in parts that are processed at once: a few vectors, or a cut of long ones.
 
-
-def _summed_together(batch: SumsBatch, members: list[LayerStep]) -> list[list[LayerStep]]:
-    """Return all layers of the batch if all take part in this step in the same way, otherwise each separately."""
-    if len(members) == len(batch.layers) and all(step.kind == members[0].kind for step in members[1:]):
-        return [members]
-    return [[step] for step in members]
-
-
-def _blocks(batch: SumsBatch, together: Sequence[LayerStep]) -> Iterator[tuple[Vectors, ...]]:
-    """Return the copy and all views in parts that are processed at once. A view that is None stays None."""
-    assert batch.copy is not None
-    if len(together) == 1:
-        step = together[0]
-        yield from _cut(batch.copy[step.sums.rows], batch.cuts, step.views)
-        return
-    joined: list[Vectors] = [batch.copy.numpy()]
-    for column in zip(*(step.views for step in together), strict=True):
-        joined += [None if column[0] is None else np.concatenate([_flat(x, batch.copy.dtype) for x in column])]
-    yield tuple(joined)
-
-
-def _cut(copy: Tensor, cuts: int, views: Sequence[Tensor | None]) -> Iterator[tuple[Vectors, ...]]:
-    """Yield parts of one layer: a few vectors, or a cut of long ones."""
+    A view that is None stays None.
+    """
+    copy = step.layer.copy
+    assert copy is not None
     rows, entries = copy.shape
     if not entries:
         return
-    width = ceil(entries / cuts)
-    height = max(1, (batches.AT_ONCE_CPU if copy.device.type == "cpu" else AT_ONCE) // width)
+    width = ceil(entries / step.layer.pieces.cuts)
+    height = max(1, (AT_ONCE_CPU if copy.device.type == "cpu" else AT_ONCE) // width)
     # NumPy has no bfloat16. A tensor of another dtype is converted part by part, because a complete copy would take too
     # much memory.
-    ready = [view is None or view.dtype == copy.dtype for view in (copy, *views)]
-    whole = [_array(x) if same and x is not None else x for same, x in zip(ready, (copy, *views), strict=True)]
+    views = (copy, *step.views)
+    ready = [view is None or view.dtype == copy.dtype for view in views]
+    whole = [_array(x) if same and x is not None else x for same, x in zip(ready, views, strict=True)]
     for left in range(0, entries, width):
         for top in range(0, rows, height):
             parts: list[Vectors] = [
@@ -190,22 +134,16 @@ def _cut(copy: Tensor, cuts: int, views: Sequence[Tensor | None]) -> Iterator[tu
             yield tuple(part if same else _array(part.to(copy.dtype)) for same, part in zip(ready, parts, strict=True))
 
 
-def _fill(table: Tensor, together: Sequence[LayerStep], blocks: list[dict[str, Vectors]]) -> None:
+def _fill(table: Tensor, blocks: list[dict[str, Vectors]]) -> None:
     """Put sums in their rows, pieces in the order of the parts."""
     target = _array(table)
-    place = together[0].sums.columns.start
+    place = 0
     for sums in blocks:
         end = place
         for name, values in sums.items():
             end = place + len(values)
             target[ROW[name], place:end] = values
         place = end
-
-
-def _flat(x: Tensor, dtype: torch.dtype) -> Vectors:
-    """Return a view of a small layer on a CPU as a matrix. Most are matrices already, and checking is cheaper."""
-    x = x if x.dtype == dtype else x.to(dtype)
-    return (x if x.dim() == 2 else x.reshape(len(x), -1)).numpy()
 
 
 def _array(x: Tensor) -> Vectors:
