@@ -14,6 +14,7 @@ from gyroscope_lab.framework.trials import run_trials
 from gyroscope_lab.transfer import (
     conversion,
     conversion_back,
+    conversion_start,
     conversion_tuning,
     critical_batch,
     decay_grid,
@@ -45,6 +46,7 @@ TINY: dict[str, Any] = {
     "width": (rules, rules.Config(TUNED, "width", (2.0,), 2)),
     "conversion": (conversion, conversion.Config(TUNED, seeds=2)),
     "conversion_back": (conversion_back, conversion_back.Config(TUNED, seeds=2)),
+    "conversion_start": (conversion_start, conversion_start.Config(TUNED, seeds=2)),
     "conversion_tuning": (conversion_tuning, conversion_tuning.Config(TUNED, ("Lion", "Hyperball"))),
     "width_grid": (width_grid, width_grid.Config(TUNED, 4.0, (1.0, 0.25), 2)),
     "decay_grid": (decay_grid, decay_grid.Config(TUNED, seeds=2)),

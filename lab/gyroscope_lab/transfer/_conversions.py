@@ -47,11 +47,18 @@ class ConvertedRun:
     hidden: dict[str, nn.Parameter]
 
 
-def converted_run(tuned: Tuned, name: str, seed: int, factors: Factors = AS_CONVERTED) -> ConvertedRun:
-    """Return a run at settings that are converted from AdamW. Embeddings and gains keep AdamW at its tuned settings."""
+def converted_run(
+    tuned: Tuned, name: str, seed: int, factors: Factors = AS_CONVERTED, *, from_equilibrium: bool = False
+) -> ConvertedRun:
+    """Return a run at settings that are converted from AdamW. Embeddings and gains keep AdamW at its tuned settings.
+
+    from_equilibrium  whether weights start at the norms at which tuned AdamW settles
+    """
     problem = make_problem(tuned.network, tuned.width, seed)
     groups = groups_of(problem.model, _settings(tuned))
     taken, left = _split(groups["hidden"], name)
+    if from_equilibrium:
+        gyro.optim.to_equilibrium_(problem.model, adamw({"hidden": taken}, tuned.betas))
     optimizer, power = _converted(tuned, name, taken)
     for group in optimizer.param_groups:
         group["lr"] *= factors.lr
