@@ -9,6 +9,7 @@ import numpy as np
 from gyroscope.planner.rule_settings import RULE_OPTIONS, RULES, TYPICAL, numbers, read_rule, rule_name, whole_numbers
 from gyroscope.planner.transfer_settings import check_tuned, read_shape
 from gyroscope.report.convert_data import Conversion
+from gyroscope.spelling import one_of
 from gyroscope.theory import Match, UpdateRule, match
 from gyroscope.theory.law import Weights
 from gyroscope.theory.rules.base import MEANING
@@ -29,9 +30,11 @@ def read_conversion(settings: Mapping[str, Any]) -> Conversion:
     rule = read_rule(name, {key: value for key, value in given.items() if key not in of_other})
     check_tuned(rule, settings)
     typical = {key: value for key, value in TYPICAL[other].items() if key not in ("lr", "weight_decay")}
-    fixed = {**typical, **of_other, **_fixed(settings.get("fixed", ""), other)}
+    fixed = {**typical, **of_other, **read_options(settings.get("fixed", ""), other)}
     if isinstance(fixed.get("betas"), str):
         fixed["betas"] = tuple(numbers("betas", fixed["betas"]))
+    # Checked here, because a search for settings that match reports something else.
+    RULES[other](**{**TYPICAL[other], **{key: fixed[key] for key in fixed if key not in ("lr", "weight_decay")}})
     layers = _layers(settings)
     matches = [_match(rule, other, weights, fixed) for weights in layers]
     schedule = read_shape(settings) if "schedule" in settings or "warmup" in settings else None
@@ -60,8 +63,12 @@ def _options(name: str) -> list[str]:
     return [field.name for field in fields(RULES[name])]  # type: ignore[arg-type]  # every rule is a dataclass
 
 
-def _fixed(text: str, other: str) -> dict[str, Any]:
-    """Return the settings of the new optimizer that are given, from 'momentum=0.95,betas=0.9,0.98'."""
+def read_options(text: str, other: str) -> dict[str, Any]:
+    """Return the settings of the new optimizer that are given.
+
+    >>> read_options("momentum=0.95,adjust_lr_fn=match_rms_adamw,nesterov=false", "muon")
+    {'momentum': 0.95, 'adjust_lr_fn': 'match_rms_adamw', 'nesterov': False}
+    """
     texts: dict[str, str] = {}
     name = ""
     for part in filter(None, (part.strip() for part in text.split(","))):
@@ -76,14 +83,17 @@ def _fixed(text: str, other: str) -> dict[str, Any]:
     for key in texts:
         if key not in _options(other):
             raise ValueError(f"{other} has no {key!r}. Its settings are {', '.join(_options(other))}")
-    return {key: _setting(key, value) for key, value in texts.items()}
+    usual = {field.name: field.default for field in fields(RULES[other])}  # type: ignore[arg-type]
+    return {key: _setting(key, value, usual[key]) for key, value in texts.items()}
 
 
-def _setting(key: str, text: str) -> Any:
-    """Return the value of a setting given as text. k-Adam has a setting in words and a whole number."""
-    if key == "strategy":
+def _setting(key: str, text: str, usual: Any) -> Any:
+    """Return the value of a setting given as text, of the kind of its default."""
+    if isinstance(usual, bool):
+        return one_of(key, text.lower(), ("true", "false"), given=text) == "true"
+    if isinstance(usual, str):
         return text
-    if key == "k":
+    if isinstance(usual, int) or key == "steps_done":
         return whole_numbers(key, text)[0]
     values = numbers(key, text)
     return tuple(values) if key == "betas" else values[0]

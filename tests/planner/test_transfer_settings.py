@@ -1,11 +1,14 @@
 """`gyroscope transfer` and `gyroscope convert` as a person meets them: the answer first, or one sentence."""
 
 import json
+from dataclasses import fields
 
 import numpy as np
 import pytest
 
 from gyroscope.cli import main
+from gyroscope.planner.convert_settings import read_options
+from gyroscope.planner.rule_settings import RULES, TYPICAL
 from gyroscope.planner.transfer_answer import answer_transfer
 from gyroscope.planner.transfer_settings import read_number
 from gyroscope.theory import cosine
@@ -205,6 +208,11 @@ def test_numbers_are_read_as_people_write_them():
         ("transfer adamw --lr .1 --wd .1 --tokens 3 --to tokens=4", "the batch of the tuned run is missing"),
         ("transfer adamw --lr .1 --wd .1 --momentum .9 --steps 9 --to steps=18", "adamw has no 'momentum'"),
         (CONVERT.format("sgdm"), "needs --fan-in (the number of entries of one weight vector) and --unit-grad-norm ("),
+        (
+            CONVERT.format("muon --set adjust_lr_fn=rms"),
+            "adjust_lr_fn='rms' must be one of 'original', 'match_rms_adamw'",
+        ),
+        (CONVERT.format("muon --set nesterov=maybe"), "unknown nesterov 'maybe': choose one of true, false"),
         (CONVERT.format("muon"), "from AdamW to muon needs --shape (the shape of the whole weight matrix)"),
         (
             "convert adam_s adam_srt --lr 1e-3 --wd 0.1",
@@ -272,6 +280,53 @@ def test_muon_needs_only_the_shape(capsys):
     out = run(capsys, CONVERT.format("muon") + " --shape 256x256")[1]
     assert out.startswith("Use Muon: lr 3.67e-3, weight_decay 0.0273")
     assert "The answer is for matrices of this shape." in out
+
+
+def test_muon_names_both_conventions_and_what_stays_with_adamw(capsys):
+    argv = CONVERT.format("muon") + " --shape 256x64"
+    both = {}
+    for name in ("original", "match_rms_adamw"):
+        out = run(capsys, f"{argv} --set adjust_lr_fn={name}")[1]
+        both[name] = out
+        assert "and for Keller Jordan's code" in out
+        assert "Embeddings, the head, biases and gains stay with AdamW at your settings." in out
+    # Each answer names the settings of the other, and both make the same step: max(1, 256/64)^½ and 0.2·256^½.
+    assert both["original"].startswith("Use Muon: lr 1.69e-3, weight_decay 0.0592, momentum 0.95, nesterov, adjust_lr")
+    assert "For torch's adjust_lr_fn match_rms_adamw use lr 1.06e-3 and weight_decay 0.0948." in both["original"]
+    assert both["match_rms_adamw"].startswith("Use Muon: lr 1.06e-3, weight_decay 0.0948,")
+    assert "use lr 1.69e-3 and weight_decay 0.0592." in both["match_rms_adamw"]
+    by_layer = run(capsys, f"{argv},64x64")[1]
+    assert "For torch's adjust_lr_fn match_rms_adamw add --set adjust_lr_fn=match_rms_adamw." in by_layer
+
+
+@pytest.mark.parametrize("name", list(RULES))
+def test_every_option_of_the_new_optimizer_can_be_set(name):
+    values = {"adjust_lr_fn": "none", "strategy": "naive", "correlation_time": 3.0, "k": 2, "steps_done": 3}
+    values |= {"betas": (0.8, 0.9), "beta2_decay": -0.5, "d": 2.0}
+    values |= dict.fromkeys(("nesterov", "linearised", "tangent", "corrected_decay"), True)
+    values |= dict.fromkeys(("cautious_decay", "coupled", "scale_parameter", "capped"), False)
+    for each in fields(RULES[name]):
+        if each.name in ("momentum", "betas") and name == "hyperball":
+            continue  # it has one of three memories, and correlation_time is tried
+        value = values.get(each.name, 0.5)
+        text = str(value).strip("()")
+        read = read_options(f"{each.name}={text}", name)
+        assert read == {each.name: value}
+        assert RULES[name](**{**TYPICAL[name], **read}).settings[each.name] == value
+
+
+def test_a_conversion_that_keeps_norms_says_which_start_it_assumes(capsys):
+    out = run(capsys, CONVERT.format("hyperball"))[1]
+    # sqrt(1e-3/0.2) = 0.0707, 3.5 times 0.02.
+    assert (
+        "assumes those at which AdamW settles. There the RMS entry of a weight is 0.0707. A GPT that starts at" in out
+    )
+    assert (
+        "0.02 keeps weights 3.5 times smaller, and loses. Bring norms there by gyroscope.optim.to_equilibrium_" in out
+    )
+    out = run(capsys, "convert adamw hyperball --lr 1e-4 --wd 1")[1]
+    assert "RMS entry of a weight is 7.07e-3. Bring norms there" in out
+    assert "assumes" not in run(capsys, "convert adamw lion --lr 1e-3 --wd 0.1")[1]
 
 
 def test_k_adam_takes_its_stages_and_its_strategy(capsys):

@@ -1,4 +1,4 @@
-"""Conversion from tuned AdamW to optimizers that keep norms, from the initial norms and from AdamW's equilibrium (ours).
+"""Conversion from tuned AdamW to optimizers that keep norms, from initial norms and from those of equilibrium (ours).
 
 These optimizers keep the norms that they start with. The converted angle is that of AdamW in equilibrium, so the
 conversion assumes weights of about that size. A GPT of this trial starts 4.6 times below it.
