@@ -258,7 +258,8 @@ def _last_state(rule: UpdateRule, peak_lr: float, norm_ratio: float, rotation_ra
         return "unknown"
     fallen = float(safe_divide(rule.lr, peak_lr)) if isfinite(peak_lr) else 1.0
     over_last = float(safe_divide(norm_ratio, fallen**rule.norm_exponent))
-    if norm_ratio > 1 + SETTLED or over_last < 1 - SETTLED:
+    # One step shows no average, so the norm may be as far off as that of a layer of a run that has not fallen out.
+    if norm_ratio > rule.falls_out_ratio or over_last < 1 / rule.falls_out_ratio:
         return "off equilibrium"
     # A norm above its equilibrium counts only if it slows the layer. Otherwise the prediction is off.
     slow = not rotation_ratio >= limit.MAX_SLOWED_ROTATION

@@ -72,13 +72,14 @@ def test_each_pair_of_betas_is_judged_once():
     ("norm_ratio", "last_lr", "rotation_ratio", "state"),
     [
         (1.0, 1e-2, 1.0, "in equilibrium"),
-        (1.2, 1e-2, 1.0, "off equilibrium"),
-        (0.8, 1e-2, 1.0, "off equilibrium"),
+        (1.2, 1e-2, 1.0, "in equilibrium"),
+        (1.4, 1e-2, 1.0, "off equilibrium"),
+        (0.7, 1e-2, 1.0, "off equilibrium"),
         # At a quarter of the peak rate the equilibrium norm is half as large, and the norm follows it.
         (0.5, 2.5e-3, 1.0, "in equilibrium"),
         (0.6, 2.5e-3, 0.8, "in equilibrium"),
         (0.9, 2.5e-3, 0.6, "falls out"),
-        (0.4, 2.5e-3, 1.2, "off equilibrium"),
+        (0.35, 2.5e-3, 1.2, "off equilibrium"),
     ],
 )
 def test_a_last_norm_is_judged_between_the_equilibria_of_the_peak_and_of_the_last_rate(
