@@ -11,7 +11,7 @@ from gyroscope.planner.transfer_settings import SHAPE_STEPS, UNITS, check_tuned,
 from gyroscope.report.transfer_data import TransferData
 from gyroscope.spelling import one_of
 from gyroscope.theory import TransferRule, UpdateRule, transfer
-from gyroscope.theory.scaling import TransferRow, with_settings
+from gyroscope.theory.transfer_rows import TransferRow, with_settings
 from gyroscope.theory.transfer_rules import AXES, FAVOURED, check_family, compose, family_of, rule_named
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import NamedTuple, final
 from gyroscope.advice import thresholds as limit
 from gyroscope.advice.phrases import format_number, rule_text
 from gyroscope.theory import Scale, Schedule, Transfer
-from gyroscope.theory.scaling import TransferRow
+from gyroscope.theory.transfer_rows import TransferRow
 from gyroscope.theory.transfer_rules import AXES
 
 

@@ -6,7 +6,8 @@ from gyroscope._json import dumps
 from gyroscope.advice.layer_families import join_words
 from gyroscope.advice.phrases import format_number
 from gyroscope.report.transfer_data import TransferData, setting
-from gyroscope.theory.scaling import LARGEST_CHANGE, TransferSettings
+from gyroscope.theory.scaling import LARGEST_CHANGE
+from gyroscope.theory.transfer_rows import TransferSettings
 from gyroscope.theory.transfer_rules import FAMILIES, FAVOURED, family_of
 from gyroscope.theory.transfer_trials import LARGEST_NETWORK, TRIED, Tried
 
@@ -24,11 +25,11 @@ def answer(data: TransferData) -> str:
 
 def reason(data: TransferData) -> str:
     """Return the rule of each axis that changes, for example "tau for batch × 4, mup for width × 2"."""
-    names = data.row.rule_by_axis
-    parts = [
-        f"{'no change' if names[axis] == 'copy' else names[axis]} for {data.axis_name(axis)} {_times(ratio)}"
-        for axis, ratio in data.ratios.items()
-    ]
+    axes: dict[str, list[str]] = {}
+    for axis, ratio in data.ratios.items():
+        name = data.row.rule_by_axis[axis].replace("copy", "no change")
+        axes.setdefault(name, []).append(f"{data.axis_name(axis)} {_times(ratio)}")
+    parts = [f"{name} for {join_words(changes)}" for name, changes in axes.items()]
     return f"({', '.join(parts)}{', as you asked' if data.is_asked else ''})" if parts else ""
 
 

@@ -15,8 +15,9 @@ from gyroscope.theory.rules.muon import Muon
 from gyroscope.theory.rules.nadam import NAdam, NAdamL2
 from gyroscope.theory.rules.rule import Rule
 from gyroscope.theory.rules.sgdm import SGDM, SGDMRT
-from gyroscope.theory.scaling import Scale, Transfer, transfer
+from gyroscope.theory.scaling import Transfer, transfer
 from gyroscope.theory.schedules import Schedule, constant, cosine, inverse_sqrt, linear, step, wsd
+from gyroscope.theory.transfer_rows import Scale
 from gyroscope.theory.transfer_rules import TransferRule
 
 __all__ = [

@@ -59,6 +59,9 @@ class TransferRule:
     scales_eps    whether ε is divided by √r
     beta2_range   the smallest and largest β2 that the rule allows, None without limits
     parts         the names of the rules that it is composed of, by axis
+    whole_run     whether the powers give the factor of the mean rotation over the run, transient included, instead of
+                  that in equilibrium. The learning rate then follows from
+                  `theory.mean_rotation`
 
     >>> TransferRule("mine", {"batch": 0.5}, {"tokens": -1}, "my notebook").speaks_of
     ('batch', 'tokens')
@@ -76,6 +79,7 @@ class TransferRule:
     scales_eps: bool = False
     beta2_range: tuple[float, float] | None = None
     parts: Mapping[str, str] = field(default_factory=dict)
+    whole_run: bool = False
 
     def __post_init__(self) -> None:
         for axis in (*self.lr, *self.weight_decay, *self.speaks_of):
@@ -170,10 +174,13 @@ RULES: tuple[TransferRule, ...] = (
     TransferRule("linear", {"batch": 1.0}, {}, "Goyal et al. 2017, arXiv 1706.02677. SMD appendix C.3", family="sgd"),
 )
 
+# Ours, without a trial that decides. It answers if it is asked for by name, and is in no table.
+KEEP_ROTATION = TransferRule("keep-rotation", {}, {}, "ours 2026, on trial", speaks_of=AXES, whole_run=True)
+
 
 def rule_named(name: str) -> TransferRule:
-    """Return the published rule of this name."""
-    by_name = {each.name: each for each in RULES}
+    """Return the rule of this name."""
+    by_name = {each.name: each for each in (*RULES, KEEP_ROTATION)}
     return by_name[one_of("transfer rule", name, by_name)]
 
 
@@ -186,6 +193,8 @@ def compose(names: Mapping[str, str]) -> TransferRule:
     """
     rules = {one_of("axis", axis, AXES): rule_named(name) for axis, name in names.items()}
     for axis, each in rules.items():
+        if each.whole_run:
+            raise ValueError(f"the transfer rule {each.name!r} is for a change as a whole: --rule {each.name}")
         if axis not in each.speaks_of:
             raise ValueError(
                 f"the transfer rule {each.name!r} is not for {axis}. It is for {', '.join(each.speaks_of)}"

@@ -109,10 +109,17 @@ def test_a_rule_that_is_asked_for_answers(capsys):
 
 def test_rules_are_composed_and_other_axes_take_the_favoured_rule(capsys):
     out = run(capsys, f"{TUNED} --to batch=2M,tokens=40B,width=1536 --rule width=independent,samples=tau")[1]
-    assert "(tau for batch × 4, tau for tokens × 4, independent for width × 2, as you asked)" in out
+    assert "(tau for batch × 4 and tokens × 4, independent for width × 2, as you asked)" in out
     assert out.startswith("Use lr 6e-4 and weight decay 0.1 for")
     assert "Tried by us: batch × 4, alone, on" in out
     assert "Our trials favour horizon for tokens and mup for width." in out
+
+
+def test_keep_rotation_answers_if_it_is_asked_for(capsys):
+    argv = "transfer adamw --lr 1e-2 --wd .3 --batch 16 --samples 16K --width 64 --to samples=64K,width=128"
+    out = run(capsys, f"{argv} --init-norm .16 --rule keep-rotation")[1]
+    assert "(keep-rotation for samples × 4 and width × 2, as you asked)" in out
+    assert "Our trials favour horizon for samples and mup for width." in out
 
 
 def test_a_rule_that_says_nothing_of_the_change_is_left_out_of_the_table(capsys):

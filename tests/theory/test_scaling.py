@@ -17,9 +17,10 @@ from gyroscope.theory import (
     Scale,
     TransferRule,
     cosine,
+    forecast,
     transfer,
 )
-from gyroscope.theory.transfer_rules import AXES, FAVOURED, RULES, check_family, compose
+from gyroscope.theory.transfer_rules import AXES, FAVOURED, KEEP_ROTATION, RULES, check_family, compose
 
 TUNED = AdamW(6e-4, 0.1)
 BASE = Scale(0.5e6, 10e9, width=768, depth=12)
@@ -154,6 +155,52 @@ def test_rules_are_composed_axis_by_axis():
     assert composed.silent_on == ()
 
 
+WIDER = {"base": Scale(16, 16e3, width=64), "to": Scale(16, 64e3, width=128)}
+
+
+def test_keep_rotation_has_the_mean_rotation_of_the_tuned_run():
+    tuned = AdamW(1e-2, 0.3, (0.9, 0.95))
+    options = {"schedule": cosine(10_000, warmup=500), "initial_norm": 0.16}
+    (moved,) = transfer(tuned, **WIDER, **options, transfer_rules=[KEEP_ROTATION]).rows
+    assert moved.weight_decay == tuned.weight_decay
+    settings = {"fan_in": 64, "norm": 0.16}
+    before = forecast(tuned, cosine(1000, warmup=50), **settings).angular_update.mean()
+    settings["fan_in"] = 128
+    after = forecast(tuned.replace(lr=moved.lr), cosine(4000, warmup=200), **settings).angular_update.mean()
+    # The schedule is interpolated, which smooths its corners.
+    assert after == pytest.approx(before, rel=2e-3)
+    assert moved.lr != pytest.approx(tuned.lr, rel=0.05)
+
+
+def test_keep_rotation_copies_settings_that_start_in_equilibrium():
+    rule = AdamW(1e-2, 0.3)
+    sizes = {"base": Scale(16, 160e3, width=64), "to": Scale(64, 160e3, width=64)}
+    start = rule.equilibrium(fan_in=64).norm
+    (moved,) = transfer(rule, **sizes, initial_norm=start, transfer_rules=[KEEP_ROTATION]).rows
+    assert moved.lr == pytest.approx(rule.lr, rel=1e-2)
+
+
+def test_keep_rotation_is_asked_for_and_never_the_answer_unasked():
+    moved = transfer(TUNED, base=BASE, to=Scale(2e6, 200e9, width=2048, depth=12), initial_norm=0.5)
+    assert KEEP_ROTATION.name not in {each.name for each in (*moved.rows, *moved.recommended)}
+    assert KEEP_ROTATION not in RULES
+
+
+@pytest.mark.parametrize(
+    ("rule", "to", "note"),
+    [
+        (TUNED, Scale(16, 64e3), "it needs --width and an initial norm"),
+        (TUNED, Scale(16, 64e9, width=64), "it forecasts at most 200,000 steps"),
+        (Muon(0.02, 0.1), Scale(16, 64e3, width=64), "the mean rotation of Muon over a run depends on more than the"),
+    ],
+)
+def test_keep_rotation_says_what_it_lacks(rule, to, note):
+    base = Scale(16, 16e3, width=to.width)
+    (moved,) = transfer(rule, base=base, to=to, initial_norm=1.0, transfer_rules=[KEEP_ROTATION]).rows
+    assert moved.lr is None
+    assert moved.note.startswith(note)
+
+
 def test_the_favoured_rule_of_an_axis_is_for_that_axis():
     for family, names in FAVOURED.items():
         for axis, name in names.items():
@@ -234,6 +281,7 @@ def test_a_rule_of_ones_own_is_one_line():
         (lambda: transfer(AdamL2(1e-3, 0.1), base=Scale(1, 9), to=Scale(2, 9)), "no published rule covers AdamL2"),
         (lambda: transfer(TUNED, base=BASE, to=BASE, transfer_rules=[]), "transfer_rules is empty. Give at least one"),
         (lambda: compose({"batch": "mup"}), "the transfer rule 'mup' is not for batch. It is for width"),
+        (lambda: compose({"batch": "keep-rotation"}), "'keep-rotation' is for a change as a whole"),
         (lambda: compose({"heads": "mup"}), "unknown axis 'heads'"),
         (lambda: compose({"batch": "tau", "tokens": "hyperp"}), "rules tau, hyperp are for different optimizers"),
         (lambda: check_family(BY_NAME["linear"], TUNED), "'linear' is for SGD with momentum, not for AdamW"),

@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 import gyroscope as gyro
 from gyroscope import theory
 from gyroscope.theory import UpdateRule
-from gyroscope.theory.scaling import TransferSettings
+from gyroscope.theory.transfer_rows import TransferSettings
 from gyroscope_lab.framework.experiment import Trial
 from gyroscope_lab.training.optimizers import ALGORITHM_1
 from gyroscope_lab.transfer._networks import Problem, Tuned, make_problem

@@ -10,7 +10,7 @@ from torch.optim import Optimizer
 
 import gyroscope as gyro
 from gyroscope.theory import cosine
-from gyroscope.theory.scaling import TransferSettings
+from gyroscope.theory.transfer_rows import TransferSettings
 from gyroscope_lab.framework.arms import capped_loss
 from gyroscope_lab.framework.experiment import Trial
 from gyroscope_lab.transfer._networks import Problem

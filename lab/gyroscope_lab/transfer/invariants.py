@@ -17,7 +17,7 @@ from torch.optim import Optimizer
 
 import gyroscope as gyro
 from gyroscope.theory import SGDM, AdamW, Hyperball, Scale, UpdateRule, match, transfer
-from gyroscope.theory.scaling import TransferRow
+from gyroscope.theory.transfer_rows import TransferRow
 from gyroscope.theory.transfer_rules import RULES
 from gyroscope_lab.framework.claims import Claim, at_most
 from gyroscope_lab.framework.experiment import Measurements, Result, Trial

@@ -16,7 +16,7 @@ from torch.nn.functional import normalize
 
 import gyroscope as gyro
 from gyroscope.theory import AdamW, Scale, transfer
-from gyroscope.theory.scaling import TransferRow
+from gyroscope.theory.transfer_rows import TransferRow
 from gyroscope_lab.framework.claims import Claim, at_most
 from gyroscope_lab.framework.experiment import Measurements, Result, Trial
 from gyroscope_lab.framework.figures import COLOURS, Figure, Panels

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from gyroscope.theory import Scale, TransferRule, transfer
-from gyroscope.theory.scaling import TransferRow
+from gyroscope.theory.transfer_rows import TransferRow
 from gyroscope.theory.transfer_rules import RULES
 from gyroscope_lab.framework.claims import Claim
 from gyroscope_lab.framework.experiment import Measurements, Result, Trial

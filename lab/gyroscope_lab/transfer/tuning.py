@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from gyroscope.theory.scaling import TransferSettings
+from gyroscope.theory.transfer_rows import TransferSettings
 from gyroscope_lab.framework.claims import Claim, at_most
 from gyroscope_lab.framework.experiment import Measurements, Result, Trial
 from gyroscope_lab.framework.figures import COLOURS, Figure, Panels

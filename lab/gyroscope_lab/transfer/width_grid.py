@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from gyroscope.theory.scaling import TransferSettings
+from gyroscope.theory.transfer_rows import TransferSettings
 from gyroscope.tools import Array
 from gyroscope_lab.framework.claims import Claim, at_most, near
 from gyroscope_lab.framework.experiment import Measurements, Result, Trial
