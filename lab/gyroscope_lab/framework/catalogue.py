@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Literal, final, get_args
 
 from gyroscope.spelling import did_you_mean
-from gyroscope_lab.framework.papers import DRAWINGS, PAPERS, SETTINGS, TO_DO
+from gyroscope_lab.framework.papers import DRAWINGS, IN_PART, PAPERS, SETTINGS, TO_DO
 
 LAB = Path(__file__).parents[1]
 Size = Literal["quick", "medium", "paper"]
@@ -59,26 +59,38 @@ def _papers() -> dict[str, CatalogueEntry]:
     return {name: by_id[name] for name in sorted(by_id, key=order)}
 
 
-def coverage(paper: str) -> tuple[int, int]:
-    """Return how many figures and tables of a paper have an experiment, and how many could have one.
+def coverage(paper: str) -> tuple[int, int, int]:
+    """Return how many figures and tables of a paper are repeated whole, in part and not at all.
 
     Drawings and lists of settings have no claim to measure. Theorems are neither figures nor tables.
 
     >>> coverage("sp")
-    (6, 6)
+    (4, 2, 0)
     """
     wanted = [
-        entry
-        for entry in catalogue().values()
-        if entry.id.startswith((f"{paper}/fig", f"{paper}/table")) and entry.id not in DRAWINGS | SETTINGS
+        name
+        for name in catalogue()
+        if name.startswith((f"{paper}/fig", f"{paper}/table")) and name not in DRAWINGS | SETTINGS
     ]
-    return sum(entry.id not in TO_DO for entry in wanted), len(wanted)
+    in_part = sum(name in IN_PART for name in wanted)
+    missing = sum(name in TO_DO for name in wanted)
+    return len(wanted) - in_part - missing, in_part, missing
+
+
+def coverage_text(whole: int, in_part: int, missing: int) -> str:
+    """Return counts of figures and tables in words.
+
+    >>> coverage_text(33, 12, 1)
+    '33 figures and tables whole, 12 in part, 1 missing'
+    """
+    parts = [f"{whole} figures and tables whole", f"{in_part} in part", f"{missing} missing"]
+    return ", ".join(part for part in parts if not part.startswith("0 "))
 
 
 def paper_heading(paper: str) -> str:
     """Return a paper's title, with its coverage if it has figures or tables."""
-    done, wanted = coverage(paper)
-    return f"{PAPERS[paper]}: {done} of {wanted} figures and tables done" if wanted else PAPERS[paper]
+    counts = coverage(paper)
+    return f"{PAPERS[paper]}: {coverage_text(*counts)}" if any(counts) else PAPERS[paper]
 
 
 def headings(source: Path | None = None) -> dict[str, str]:

@@ -16,12 +16,13 @@ from gyroscope_lab.framework.catalogue import (
     CatalogueEntry,
     Size,
     coverage,
+    coverage_text,
     entry_of,
     headings,
     select,
 )
 from gyroscope_lab.framework.claims import ClaimOutcome, count_outcomes
-from gyroscope_lab.framework.papers import PAPERS
+from gyroscope_lab.framework.papers import IN_PART, PAPERS
 from gyroscope_lab.framework.results import ExperimentRecord, figure_path, with_records
 
 # "undecided" is neither a failure nor a success.
@@ -95,9 +96,9 @@ def catalogue_text(out: Path, source: Path | None = None) -> Group:
     if source is not None:
         parts.append(Text(f"{len(entries)} experiments: gyroscope lab run <id> --from {source}"))
         return Group(*parts)
-    done, wanted = map(sum, zip(*map(coverage, PAPERS), strict=True))
+    counts = map(sum, zip(*map(coverage, PAPERS), strict=True))
     ready = sum(entry.implemented for entry in entries)
-    parts.append(Text(f"{done} of {wanted} figures and tables done (drawings and lists of settings do not count)."))
+    parts.append(Text(f"{coverage_text(*counts)} (drawings and lists of settings do not count)."))
     parts.append(Text(f"{ready} experiments, including theorems: gyroscope lab run <id> [--size {'|'.join(SIZES)}]"))
     return Group(*parts)
 
@@ -109,7 +110,8 @@ def _state(entry: CatalogueEntry, out: Path) -> Text:
     if record is None:
         return Text("not run")
     worst = max((claim.outcome for claim in record.claims), key=list(ClaimOutcome).index, default=ClaimOutcome.HOLDS)
-    return Text(f"{count_outcomes(record.claims)} ({record.data['size']})", style=STYLES[worst])
+    part = f", {IN_PART[entry.id]}" if entry.id in IN_PART else ""
+    return Text(f"{count_outcomes(record.claims)} ({record.data['size']}){part}", style=STYLES[worst])
 
 
 def experiment_text(name: str, out: Path, source: Path | None = None) -> Group:

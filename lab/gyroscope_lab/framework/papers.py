@@ -45,3 +45,19 @@ SETTINGS = {
 TO_DO = {
     "smd/table2": ("Rescaling costs a little on COCO", "COCO and a Mask R-CNN, which are not to be had here"),
 }
+
+# Figures and tables of which some rows, columns or settings are repeated: id -> those that are.
+IN_PART = {
+    "re/fig4": "two or three settings of forty",
+    "re/fig5": "two batch sizes of five",
+    "re/table2": "three networks of six",
+    "re/table3": "one network with SGDM and Lion",
+    "smd/fig9": "one network of two",
+    "sp/table2": "one column of five",
+    "sp/table5": "one column of five",
+    "ct/fig4": "seven pairs of betas of a grid",
+    "ct/fig12": "seven pairs of betas of a grid",
+    "ct/fig13": "seven pairs of betas of a grid",
+    "ct/fig6": "three k of ten, one weight decay of each kind",
+    "ct/fig15": "three k of ten, one weight decay of each kind",
+}
