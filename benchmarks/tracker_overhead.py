@@ -73,13 +73,15 @@ def resnet20():
 
 
 class GPT(nn.Module):
-    """A decoder of 6 layers, 384 wide: 10.6M parameters beside the embeddings."""
+    """A decoder, by default of 6 layers, 384 wide: 10.6M parameters beside the embeddings."""
 
-    def __init__(self, vocabulary=65, width=384, layers=6, context=128):
+    def __init__(self, layers=6, width=384, context=128, vocabulary=65):
         super().__init__()
         self.tokens = nn.Embedding(vocabulary, width)
         self.places = nn.Embedding(context, width)
-        layer = nn.TransformerEncoderLayer(width, 6, 4 * width, 0.0, "gelu", batch_first=True, norm_first=True)
+        layer = nn.TransformerEncoderLayer(
+            width, width // 64, 4 * width, 0.0, "gelu", batch_first=True, norm_first=True
+        )
         self.blocks = nn.TransformerEncoder(layer, layers, nn.LayerNorm(width), enable_nested_tensor=False)
         self.head = nn.Linear(width, vocabulary, bias=False)
 
@@ -89,10 +91,10 @@ class GPT(nn.Module):
         return self.head(hidden)
 
 
-def gpt():
-    """The GPT, 16 sequences of 128 tokens."""
-    model = GPT()
-    x = torch.randint(65, (16, 128))
+def gpt(layers=6, width=384, sequences=16, context=128):
+    """A GPT, by default with 16 sequences of 128 tokens."""
+    model = GPT(layers, width, context)
+    x = torch.randint(65, (sequences, context))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.1)
     return model, optimizer, lambda: cross_entropy(model(x).flatten(0, 1), x.flatten())
 
@@ -114,6 +116,15 @@ SMALL = {
     "40 layers": partial(fully_connected, 32, 32, 40),
     "MLP": partial(fully_connected, 784, 256, 3),
 }
+# Layers, width, sequences and context: steps of a few, some ten and some fifty milliseconds.
+WHOLE = {
+    "GPT 2 × 64": partial(gpt, 2, 64, 8, 32),
+    "GPT 2 × 128": partial(gpt, 2, 128, 8, 32),
+    "GPT 4 × 192": partial(gpt, 4, 192, 8, 64),
+}
+# Share of the processor time of training that the tracker's threads may take, from a step of so many seconds on.
+THREADS_LIMIT = 0.02
+LIMITED_FROM = 0.05
 # Seconds that a whole run of a small model may take longer, beside the share of its time.
 SMALL_LIMIT = 0.5
 
@@ -139,6 +150,41 @@ def measure_small(name, make, rounds, steps):
     missed = [f"{name}: {hooks:.2f} s by hooks"] if hooks > limit else []
     late = statistics.median(longer) > limit + noise
     return missed + ([f"{name}: {statistics.median(longer):.2f} s with against without"] if late else [])
+
+
+def measure_whole(name, make, rounds, steps):
+    """Processor time of whole runs at the default sampling, with the tracker and without in turns."""
+    runs = []
+    for number in range(rounds):
+        turns = (False, True) if number % 2 else (True, False)
+        by_turn = {tracked: processor_of(make, steps, tracked) for tracked in turns}
+        (plain, _, _), (tracked, threads, samples) = by_turn[False], by_turn[True]
+        runs.append((plain, tracked / plain - 1, threads / plain))
+    base, total, threads = (statistics.median(run[place] for run in runs) for place in range(3))
+    print(f"\n{name}: {rounds} runs of {steps} steps each way; step {1e3 * base / steps:.1f} ms of processor time")
+    print(f"  default: {total:+.1%}, of which threads {threads:.1%} ({samples} samples)")
+    shares = {"seconds_per_step": base / steps, "processor": total, "threads": threads, "samples": samples}
+    limited = base / steps >= LIMITED_FROM and threads > THREADS_LIMIT
+    missed = [f"{name}: {threads:.1%} by threads, limit {THREADS_LIMIT:.0%}"] if limited else []
+    return missed, {"network": name, "rounds": rounds, "steps": steps, **shares}
+
+
+def processor_of(make, steps, tracked):
+    """Processor seconds of one run, of these the tracker's threads', and the number of samples."""
+    torch.manual_seed(0)
+    model, *training = make()
+    step(*training)
+    start = time.process_time()
+    if not tracked:
+        for _ in range(steps):
+            step(*training)
+        return time.process_time() - start, 0.0, 0
+    with tempfile.TemporaryDirectory() as folder:
+        with gyro.Tracker(model, training[0], folder) as tracker:
+            for _ in range(steps):
+                step(*training)
+        threads = sum(worker.seconds for worker in tracker._recorder.workers)
+        return time.process_time() - start, threads, tracker.samples
 
 
 def seconds_of(make, steps, tracked=False):
@@ -235,23 +281,30 @@ def main():
     parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument("--steps", type=int, default=10)
     parser.add_argument("--small-steps", type=int, default=3000)
-    parser.add_argument("--models", nargs="*", default=[*LARGE, *SMALL])
+    parser.add_argument("--whole-steps", type=int, default=400)
+    parser.add_argument("--models", nargs="*", default=[*LARGE, *SMALL, *WHOLE])
     parser.add_argument("--settings", nargs="*", default=[*SETTINGS], choices=[*SETTINGS])
-    parser.add_argument("--record", action="store_true", help="write benchmarks/records/tracker_overhead.json")
+    parser.add_argument("--record", action="store_true", help="write records to benchmarks/records")
     arguments = parser.parse_args()
     print(f"torch {torch.__version__}, {torch.get_num_threads()} threads")
     failures = []
     measured = []
+    whole = []
     for name in arguments.models:
         if name in LARGE:
             missed, shares = measure(name, LARGE[name], arguments.rounds, arguments.steps, arguments.settings)
             failures += missed
             measured += shares
+        elif name in WHOLE:
+            missed, shares_of_run = measure_whole(name, WHOLE[name], arguments.rounds, arguments.whole_steps)
+            failures += missed
+            whole.append(shares_of_run)
         else:
             failures += measure_small(name, SMALL[name], arguments.rounds, arguments.small_steps)
     print(f"peak memory {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20:.2f} GiB")
-    if arguments.record:
-        write_record("tracker_overhead", {"networks": measured})
+    for record, networks in (("tracker_overhead", measured), ("tracker_processor", whole)):
+        if arguments.record and networks:
+            write_record(record, {"networks": networks})
     for failure in failures:
         print(f"MISSED: {failure}")
     return 1 if failures else 0

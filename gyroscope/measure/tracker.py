@@ -440,11 +440,15 @@ class Tracker:
         )
 
     def _share_of_threads(self) -> float:
-        """Return the threads' processor time since the last sample, divided by the cores, which may all be busy."""
+        """Return the threads' processor time since the last sample as training time that it takes.
+
+        All of it if training has one thread, otherwise half. A budget of 1 % then allows the threads 2 % of a core,
+        however many cores there are.
+        """
         before = self._thread_seconds
         workers = () if self._recorder is None else self._recorder.workers
         self._thread_seconds = sum(worker.seconds for worker in workers)
-        return (self._thread_seconds - before) / torch.get_num_threads()
+        return (self._thread_seconds - before) / min(2, torch.get_num_threads())
 
     def _record(self, new: list[Layer]) -> None:
         if self._recorder is not None:
