@@ -12,7 +12,7 @@ from gyroscope.geometry import Granularity
 from gyroscope.optim import formulas
 from gyroscope.optim._engine.compiled import Compile
 from gyroscope.optim._engine.optimizer import EngineOptimizer
-from gyroscope.optim._engine.steps import Group, InnerRule, Step, Vectors, plain
+from gyroscope.optim._engine.steps import Group, Step, TensorKind
 from gyroscope.optim.sphere_formulas import AdamNumbers, adam_s, adam_srt, sphere
 
 
@@ -27,18 +27,18 @@ def adam_step(
     rows: Mapping[str, formulas.Number],
     group: Group,
     t: int,
-    vectors: Vectors,
+    kind: TensorKind,
     **options: float,
 ) -> Step:
     """Return the step of a rule on the sphere, or Adam's own step with L2 for a tensor that does not rotate."""
     lr = group["lr"]
     l2 = group["weight_decay"]
     beta1, beta2 = group["betas"]
-    if vectors.rotate:
+    if kind.rotates:
         by = AdamNumbers(lr, l2, beta1, beta2, 1 - beta1**t, 1 - beta2**t, group["eps"])
-        return sphere("exp_avg", rows, rule, by, vectors, **options)
+        return sphere("exp_avg", rows, rule, by, kind, **options)
     numbers = {**formulas.adam_numbers(beta1, beta2, t, group["eps"]), "l2": l2}
-    return plain(InnerRule(formulas.adam_l2, ("exp_avg", "exp_avg_sq"), numbers, lr))
+    return Step(formulas.adam_l2, ("exp_avg", "exp_avg_sq"), numbers, lr)
 
 
 class VectorAdam(EngineOptimizer, ABC):
@@ -62,8 +62,8 @@ class VectorAdam(EngineOptimizer, ABC):
     def _check(self, group: Group) -> None:
         check_adam(group)
 
-    def _step_for(self, group: Group, t: int, vectors: Vectors) -> Step:
-        return adam_step(type(self).rule, {"exp_avg_sq": 0.0}, group, t, vectors)
+    def _step_for(self, group: Group, t: int, kind: TensorKind) -> Step:
+        return adam_step(type(self).rule, {"exp_avg_sq": 0.0}, group, t, kind)
 
 
 @final

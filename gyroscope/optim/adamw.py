@@ -10,10 +10,10 @@ from gyroscope.geometry import Granularity
 from gyroscope.optim import formulas
 from gyroscope.optim._engine.compiled import Compile
 from gyroscope.optim._engine.optimizer import EngineOptimizer
-from gyroscope.optim._engine.steps import Group, InnerRule, Step, Vectors
+from gyroscope.optim._engine.steps import Group, Step, TensorKind
 from gyroscope.optim.formulas import Norms
 from gyroscope.optim.model_start import NormRecord, Start, add_gains, set_norms_
-from gyroscope.optim.rotation import rotation
+from gyroscope.optim.rotation import RuleFacts, rotation
 from gyroscope.optim.rotation_options import Centring, UpdateAverage, check_rotational
 from gyroscope.theory.law import Correlation
 from gyroscope.theory.rules import adamw
@@ -100,17 +100,15 @@ class RotationalAdamW(EngineOptimizer):
         check_non_negative("eps", group["eps"])
         check_rotational(group)
 
-    def _step_for(self, group: Group, t: int, vectors: Vectors) -> Step:
+    def _step_for(self, group: Group, t: int, kind: TensorKind) -> Step:
         beta1, beta2 = group["betas"]
-        inner = InnerRule(
+        inner = Step(
             direction=formulas.adamw,
             moments=("exp_avg", "exp_avg_sq"),
             numbers=formulas.adam_numbers(beta1, beta2, t, group["eps"]),
             lr=group["lr"],
             decay=group["lr"] * group["weight_decay"],
-            eps=group["eps"],
-            formula="adam",
-            correlation=Correlation.of_average(beta1),
         )
+        facts = RuleFacts("adam", group["eps"], Correlation.of_average(beta1))
         angle = adamw.angular_update(group["lr"], group["weight_decay"], beta1)
-        return rotation(inner, angle, group, t, vectors)
+        return rotation(inner, facts, angle, group, t, kind)

@@ -1,25 +1,21 @@
 """k-Adam: Adam's normalisation applied k times in succession (CT)."""
 
 from collections.abc import Sequence
-from functools import cache, partial
-from itertools import chain
+from functools import cache
 from typing import final
 
+import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import ParamsT
 
 from gyroscope._checks import check_betas, check_non_negative
-from gyroscope.geometry import Split
-from gyroscope.optim._engine.compiled import Compile, is_compiled, packed, program_for
-from gyroscope.optim._engine.memory import Scratch, laid_out_like
+from gyroscope.optim._engine.compiled import Compile
 from gyroscope.optim._engine.optimizer import EngineOptimizer
-from gyroscope.optim._engine.steps import Group, PlainStep, Step, Vectors
+from gyroscope.optim._engine.steps import Group, Step, TensorKind
 from gyroscope.optim.formulas import Number
 from gyroscope.theory.stability import kadam_betas
 
 Betas = tuple[float, float]
-# 1-β1, 1-β2 and the bias correction of a stage.
-Stage = tuple[Number, Number, Number]
 
 
 @final
@@ -81,47 +77,52 @@ class KAdam(EngineOptimizer):
         for betas in _stages(group):
             check_betas(betas)
 
-    def _step_for(self, group: Group, t: int, vectors: Vectors) -> Step:
-        stages = tuple((1 - b1, 1 - b2, (1 - b2**t) ** 0.5 / (1 - b1**t)) for b1, b2 in _stages(group))
-        l2 = group["weight_decay"] if group["coupled"] else 0.0
-        decay = 0.0 if group["coupled"] else group["weight_decay"]
-        numbers = (group["lr"], l2, decay, group["eps"])
-        step = partial(_take_step, stages, numbers, group["compile"])
-        key = (k_adam_, stages, numbers, group["compile"])
-        return PlainStep(("exp_avg", "exp_avg_sq"), step, key, stacked=group["k"])
+    def _step_for(self, group: Group, t: int, kind: TensorKind) -> Step:
+        numbers = {"l2": group["weight_decay"] if group["coupled"] else 0.0, "eps": group["eps"]}
+        for stage, (beta1, beta2) in enumerate(_stages(group)):
+            unbias = (1 - beta2**t) ** 0.5 / (1 - beta1**t)
+            numbers |= {f"w1_{stage}": 1 - beta1, f"w2_{stage}": 1 - beta2, f"unbias_{stage}": unbias}
+        return Step(
+            direction=k_adam,
+            moments=("exp_avg", "exp_avg_sq"),
+            numbers=numbers,
+            lr=group["lr"],
+            decay=0.0 if group["coupled"] else group["weight_decay"],
+            stacked=group["k"],
+            descend=descend_,
+            compile=group["compile"],
+        )
 
 
-def k_adam_(tensors: list[Tensor], stages: Sequence[Stage], lr: Number, l2: Number, decay: Number, eps: Number) -> None:
-    """Take the step of CT Algorithm 1 on [weight, gradient, k first and k second moments]."""
-    w, grad, *moments = tensors
-    k = len(stages)
-    dtype = moments[0].dtype
-    x = w.to(dtype)
-    u = grad.to(dtype) + l2 * x
-    for m, v, (w1, w2, unbias) in zip(moments[:k], moments[k:], stages, strict=True):
-        m.add_(w1 * (u - m))
-        v.add_(w2 * (u * u - v))
-        u = unbias * m / (v.sqrt() + eps)
-    w.copy_(x - lr * (u + decay * x))
+def k_adam(entries: Sequence[Tensor], out: Tensor, *, l2: Number, eps: Number, **stages: Number) -> None:
+    """Compute k-Adam's direction, Δ = -ĝ of CT Algorithm 1, of [weight, gradient, k first and k second moments].
+
+    `stages` are 1-β1, 1-β2 and the bias correction of each stage.
+    """
+    w, grad, *moments = entries
+    values = list(stages.values())
+    k = len(moments) // 2
+    u = grad.to(out.dtype)
+    if isinstance(l2, Tensor) or l2:
+        u = u + l2 * w.to(out.dtype)
+    # Temporaries of the weights' size would cost as much as the arithmetic, so there is one for all.
+    other = torch.empty_like(out)
+    for m, v, w1, w2, unbias in zip(moments[:k], moments[k:], values[::3], values[1::3], values[2::3], strict=True):
+        m.add_(torch.sub(u, m, out=other).mul_(w1))
+        v.add_(torch.mul(u, u, out=other).sub_(v).mul_(w2))
+        torch.sqrt(v, out=other).add_(eps)
+        u = torch.mul(m, unbias, out=out).div_(other)
+    out.neg_()
 
 
-def _take_step(
-    stages: Sequence[Stage], numbers: tuple[Number, ...], compile: Compile, tensors: list[Tensor], scratch: Scratch
-) -> None:
-    w, grad, *moments = tensors
-    if not is_compiled(compile, w) or any(m.stride() != w.stride() for m in moments):
-        k_adam_(tensors, stages, *numbers)
-        return
-    views = Split("tensor").rows(w, laid_out_like(grad, w), *moments)
-    values = packed([*numbers, *chain.from_iterable(stages)], views[0].device)
-    program_for((_program, len(stages)), _program, views, [], values)([*views, values])
-
-
-def _program(tensors: list[Tensor], rows: list[Tensor], numbers: Tensor) -> tuple[Tensor, ...]:
-    """Take the step in the form that is compiled. `numbers` are lr, L2, decay and ε, then those of the stages."""
-    values = numbers.unbind(0)
-    k_adam_(tensors, list(zip(values[4::3], values[5::3], values[6::3], strict=True)), *values[:4])
-    return ()
+def descend_(w: Tensor, u: Tensor, lr: Number, decay: Number) -> None:
+    """Compute ω ← ω - lr·(λω - Δ) in Δ's precision, rounded once."""
+    x = w.to(u.dtype)
+    change = (x * decay).sub_(u).mul_(lr)
+    if x is w:  # .to returns w itself if the dtypes agree
+        w.sub_(change)
+    else:
+        w.copy_(x.sub_(change))
 
 
 def _stages(group: Group) -> list[Betas]:

@@ -11,10 +11,10 @@ from gyroscope._checks import check_betas
 from gyroscope.geometry import Granularity
 from gyroscope.optim._engine.compiled import Compile
 from gyroscope.optim._engine.optimizer import EngineOptimizer
-from gyroscope.optim._engine.steps import Group, InnerRule, Step, Vectors, plain
+from gyroscope.optim._engine.steps import Group, Step, TensorKind
 from gyroscope.optim.formulas import Norms, Number, average_
 from gyroscope.optim.model_start import NormRecord, Start, add_gains, set_norms_
-from gyroscope.optim.rotation import rotation
+from gyroscope.optim.rotation import RuleFacts, rotation
 from gyroscope.optim.rotation_options import Centring, UpdateAverage, check_rotational
 from gyroscope.theory.rules import lion
 
@@ -51,8 +51,8 @@ class Lion(EngineOptimizer):
     def _check(self, group: Group) -> None:
         check_betas(group["betas"])
 
-    def _step_for(self, group: Group, t: int, vectors: Vectors) -> Step:
-        return plain(_lion(group))
+    def _step_for(self, group: Group, t: int, kind: TensorKind) -> Step:
+        return _lion(group)
 
 
 @final
@@ -101,21 +101,20 @@ class RotationalLion(EngineOptimizer):
         check_betas(group["betas"])
         check_rotational(group)
 
-    def _step_for(self, group: Group, t: int, vectors: Vectors) -> Step:
+    def _step_for(self, group: Group, t: int, kind: TensorKind) -> Step:
         angle = lion.angular_update(group["lr"], group["weight_decay"], *group["betas"])
-        return rotation(_lion(group), angle, group, t, vectors)
+        facts = RuleFacts("lion", correlation=lion.correlation(*group["betas"]))
+        return rotation(_lion(group), facts, angle, group, t, kind)
 
 
-def _lion(group: Group) -> InnerRule:
+def _lion(group: Group) -> Step:
     beta1, beta2 = group["betas"]
-    return InnerRule(
+    return Step(
         direction=lion_direction,
         moments=("exp_avg",),
         numbers={"w1": 1 - beta1, "w2": 1 - beta2},
         lr=group["lr"],
         decay=group["lr"] * group["weight_decay"],
-        formula="lion",
-        correlation=lion.correlation(beta1, beta2),
     )
 
 

@@ -3,16 +3,17 @@
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from gyroscope.geometry import Split, at_least_float32
-from gyroscope.optim._engine.steps import Group, InnerRule, Step, Vectors, VectorStep, plain
+from gyroscope.optim._engine.steps import Group, Step, TensorKind, Turn
 from gyroscope.optim.formulas import Change, Norms, Number, RotationNumbers, move_, rotate, update_and_sums
 from gyroscope.optim.rotation_options import Centring
 from gyroscope.optim.update_average import noise_average
+from gyroscope.theory.law import AnyCorrelation
 
 # Centring leaves d-2 of d-1 directions to a vector of d entries, so none for d = 2 and half of them for d = 3.
 MIN_CENTRED = 4
@@ -22,73 +23,91 @@ FULL = 10**9
 MARGIN = 2.0**10
 
 
+class RuleFacts(NamedTuple):
+    """What a rotation needs to know of its inner rule, beside the rule's own step.
+
+    `formula` is the rule's name in the table of optimizers, `correlation` that of its Δ under noise, if it is known.
+    """
+
+    formula: str = ""
+    eps: Number = 0.0
+    correlation: AnyCorrelation | None = None
+
+
 def rotation(
-    inner: InnerRule, angle: Number, group: Group, t: int, vectors: Vectors, settled_angle: Number | None = None
+    inner: Step,
+    facts: RuleFacts,
+    angle: Number,
+    group: Group,
+    t: int,
+    kind: TensorKind,
+    settled_angle: Number | None = None,
 ) -> Step:
     """Return a tensor's t-th step, which rotates by the angle along the inner rule's direction.
 
     A tensor that does not rotate takes the inner rule's own step. `settled_angle` is the angle in equilibrium, if it is
     not the same: a norm that settles needs it.
     """
-    if not vectors.rotate:
-        return plain(inner)
+    if not kind.rotates:
+        return inner
     beta = group["beta"]
     square = 1.0
     if group.get("update_average") == "noise":
-        beta, square = noise_average(inner.formula, group, t)
+        beta, square = noise_average(facts.formula, group, t)
     known_angle = angle if isinstance(angle, Tensor) else float(angle)  # torch makes tensors of NumPy's numbers
     corrections = (1 - beta**t, 1 - beta ** (t - 1))
-    by = RotationNumbers(known_angle, beta, *corrections, inner.eps, inner.lr, inner.decay, square)
+    by = RotationNumbers(known_angle, beta, *corrections, facts.eps, inner.lr, inner.decay, square)
     norms: Norms = group.get("norms", "fixed")
     if norms != "fixed":
-        by = by._replace(**norm_numbers(inner, angle if settled_angle is None else settled_angle, group, square))
-    centre: Centring = group["centre"] if vectors.fan_in >= MIN_CENTRED else False
-    slack = norm_slack(vectors.dtype)
+        by = by._replace(
+            **norm_numbers(inner.lr, facts, angle if settled_angle is None else settled_angle, group, square)
+        )
+    centre: Centring = group["centre"] if kind.fan_in >= MIN_CENTRED else False
+    slack = norm_slack(kind.dtype)
     names = tuple(inner.numbers)
-    return VectorStep(
-        moments=inner.moments,
+    turn = Turn(
         rows={"radius": -1.0, "update_sq": 0.0},
         numbers=(*by, *inner.numbers.values()),
         key=(inner.direction, names, centre, slack, norms),
         measure=partial(update_and_sums, direction=inner.direction, names=names),
-        decide=partial(rotate, centre=centre, slack=slack, norms=norms, norm_range=norm_range(vectors)),
+        decide=partial(rotate, centre=centre, slack=slack, norms=norms, norm_range=norm_range(kind)),
         move=move_,
-        fused=inner.fused(),
-        makes_update=inner.direction is not None,
         angle=known_angle,
     )
+    return replace(inner, turn=turn)
 
 
-def norm_numbers(inner: InnerRule, settled_angle: Number, group: Group, square: float) -> dict[str, Number]:
+def norm_numbers(lr: Number, facts: RuleFacts, settled_angle: Number, group: Group, square: float) -> dict[str, Number]:
     """Return the numbers of a norm that is not fixed: τ-1 and the lag of the updates, and what it settles to.
 
     A rule whose updates have the correlation time τ rotates by η_r in equilibrium if a = ½η_r²τ (the one law), and
     there its plain step lr·Δ⊥ rotates by η_r too, so n_eq = lr·rms‖Δ⊥‖/η_r. While a momentum fills, its updates are
     longer and agree over fewer steps, which makes about the same growth, so rms is that of a full momentum.
     """
-    assert inner.correlation is not None
-    excess = inner.correlation.time() - 1
-    numbers = {"excess": float(excess), "lag": float(inner.correlation.mean_lag)}
+    assert facts.correlation is not None
+    excess = facts.correlation.time() - 1
+    numbers = {"excess": float(excess), "lag": float(facts.correlation.mean_lag)}
     if group["norms"] == "settling":
-        full = noise_average(inner.formula, group, FULL).square if group["update_average"] == "noise" else square
+        full = noise_average(facts.formula, group, FULL).square if group["update_average"] == "noise" else square
         is_known = isinstance(settled_angle, Tensor) or settled_angle
         numbers["settling"] = settled_angle * settled_angle * (1 + excess) / 2
         # At lr = 0 nothing moves, and there is no ratio.
-        numbers["norm_ratio"] = inner.lr / settled_angle * (full / square) ** 0.5 if is_known else 0.0
+        numbers["norm_ratio"] = lr / settled_angle * (full / square) ** 0.5 if is_known else 0.0
     return numbers
 
 
-def norm_range(vectors: Vectors) -> tuple[float, float]:
+def norm_range(kind: TensorKind) -> tuple[float, float]:
     """Return the least norm over √C and the largest norm that a step moves to, so that squares stay finite numbers."""
-    weights = torch.finfo(vectors.dtype)
-    steps = torch.finfo(vectors.precision)
+    weights = torch.finfo(kind.dtype)
+    steps = torch.finfo(kind.precision)
     return max(weights.tiny, MARGIN * steps.tiny**0.5), min(weights.max, steps.max**0.5) / MARGIN
 
 
 def keeping_average(step: Step) -> Step:
     """Return the step of a Δ that was divided by lr, which at lr = 0 leaves its values per vector unchanged."""
-    assert isinstance(step, VectorStep)
-    return replace(step, decide=partial(_decide_if_moving, step.decide), key=(*step.key, _decide_if_moving))
+    assert step.turn is not None
+    decide = partial(_decide_if_moving, step.turn.decide)
+    return replace(step, turn=replace(step.turn, decide=decide, key=(*step.turn.key, _decide_if_moving)))
 
 
 def _decide_if_moving(
@@ -110,21 +129,20 @@ def _decide_if_moving(
     return change._replace(rows=tuple(torch.where(is_moving, *pair) for pair in zip(change.rows, kept, strict=False)))
 
 
-def hyperball(inner: InnerRule, group: Group, vectors: Vectors) -> VectorStep:
+def hyperball(inner: Step, kind: TensorKind) -> Step:
     """Return the step W ← R·n(W - lr·R·n(u)) of the inner rule's Δ = -u. A zero matrix takes the plain step."""
-    slack = norm_slack(vectors.dtype)
+    slack = norm_slack(kind.dtype)
     names = tuple(inner.numbers)
-    return VectorStep(
-        moments=inner.moments,
+    turn = Turn(
         rows={"radius": -1.0},
         numbers=(inner.lr, inner.decay, *inner.numbers.values()),
         key=(keep_norm, inner.direction, names, slack),
         measure=partial(update_and_sums, direction=inner.direction, names=names, means=False),
         decide=partial(keep_norm, slack=slack),
         move=move_,
-        makes_update=inner.direction is not None,
         angle=inner.lr,
     )
+    return replace(inner, turn=turn)
 
 
 def norm_slack(dtype: torch.dtype) -> float:
@@ -176,15 +194,20 @@ class RotationStep(NamedTuple):
 
 
 def rotation_step(
-    group: Group, angle: float, t: int, *, fan_in: int, shape: tuple[int, ...], dtype: torch.dtype, **rule: Any
+    group: Group,
+    angle: float,
+    t: int,
+    *,
+    lr: Number,
+    facts: RuleFacts,
+    fan_in: int,
+    shape: tuple[int, ...],
+    dtype: torch.dtype,
 ) -> RotationStep:
-    """Return the rotation by `angle` radians at a tensor's t-th step, to reconstruct it from a checkpoint.
-
-    `rule` has lr, eps and formula.
-    """
-    vectors = Vectors(Split(), True, fan_in, torch.Size(shape), dtype, at_least_float32(dtype), torch.device("cpu"))
+    """Return the rotation by `angle` radians at a tensor's t-th step, to reconstruct it from a checkpoint."""
+    kind = TensorKind(Split(), True, fan_in, torch.Size(shape), dtype, at_least_float32(dtype), torch.device("cpu"))
     # The angle does not depend on what the norm does.
-    step = rotation(InnerRule(None, (), {}, **rule), angle, {**group, "norms": "fixed"}, t, vectors)
-    assert isinstance(step, VectorStep)
+    turn = rotation(Step(None, (), {}, lr), facts, angle, {**group, "norms": "fixed"}, t, kind).turn
+    assert turn is not None
     centred = bool(group["centre"]) and fan_in >= MIN_CENTRED
-    return RotationStep(RotationNumbers(*step.numbers), tuple(step.rows), step.decide, centred)
+    return RotationStep(RotationNumbers(*turn.numbers), tuple(turn.rows), turn.decide, centred)

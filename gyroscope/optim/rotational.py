@@ -1,7 +1,7 @@
 """Rotational: a wrapper that makes a rotational variant of any torch optimizer."""
 
 from collections.abc import Callable, Hashable, Iterable
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from functools import partial
 from numbers import Real
 from typing import Any, Literal, cast, final
@@ -21,7 +21,7 @@ from gyroscope.optim._engine.inner_step import (
     step_with_groups,
 )
 from gyroscope.optim._engine.loading import match_groups, restored, saved_and_present
-from gyroscope.optim._engine.loop import vectors_for
+from gyroscope.optim._engine.loop import kind_of
 from gyroscope.optim._engine.optimizer import (
     SPLIT_OPTIONS,
     EngineOptimizer,
@@ -30,11 +30,11 @@ from gyroscope.optim._engine.optimizer import (
     options_of,
     refuse_complex,
 )
-from gyroscope.optim._engine.steps import Group, InnerRule, Step, Vectors
+from gyroscope.optim._engine.steps import Group, Step, TensorKind
 from gyroscope.optim._engine.tensors import Task
 from gyroscope.optim.formulas import Norms
 from gyroscope.optim.loss_gradient_part import loss_part, moments, numbers, rotates_loss_part
-from gyroscope.optim.rotation import hyperball, keeping_average, rotation
+from gyroscope.optim.rotation import RuleFacts, hyperball, keeping_average, rotation
 from gyroscope.optim.rotation_options import (
     ROTATION_ROWS,
     Centring,
@@ -195,11 +195,11 @@ class Rotational(EngineOptimizer):
                     "weight_decay=0 in a group that rotates: its angular update would be 0. Give the inner optimizer a "
                     "weight decay, for example 0.1, or pass angular_update=…, or granularity='none'"
                 )
-            self._angle(group, vectors_for(weights[0], group), 0)
+            self._angle(group, kind_of(weights[0], group), 0)
         if weights and group["norms"] != "fixed":
-            self._correlation(group, vectors_for(weights[0], group))
+            self._correlation(group, kind_of(weights[0], group))
             if group["norms"] == "settling":
-                self._settled_angle(group, vectors_for(weights[0], group))
+                self._settled_angle(group, kind_of(weights[0], group))
 
     def _tasks(self) -> list[Task]:
         """Take the inner optimizer's step. Weights that rotate get it as an update Δ instead."""
@@ -251,51 +251,51 @@ class Rotational(EngineOptimizer):
             changes["weight_decay"] = 0.0
         return {**group, **changes}
 
-    def _step_for(self, group: Group, t: int, vectors: Vectors) -> Step:
+    def _step_for(self, group: Group, t: int, kind: TensorKind) -> Step:
         lr = group["lr"]
         # Decay is for vectors without a direction. L2 in the gradient is part of their Δ.
-        inner = InnerRule(None, (), {}, lr, lr * group.get("weight_decay", 0.0))
+        inner = Step(None, (), {}, lr, lr * group.get("weight_decay", 0.0))
         of_loss = group.get(LOSS_PART)
         if of_loss is not None:
-            inner = InnerRule(loss_part, moments(group), of_loss, lr)
+            inner = Step(loss_part, moments(group), of_loss, lr)
         if is_published_hyperball(group):
-            return hyperball(inner, group, vectors)
+            return hyperball(inner, kind)
         if group["mode"] == "hyperball":
             # Each update is divided by its exact size.
             tangent = {**group, "beta": 0.0, "update_average": "plain", "centre": False}
-            return rotation(inner, lr, tangent, t, vectors)
+            return rotation(inner, RuleFacts(), lr, tangent, t, kind)
         eps = group.get("eps", 0.0)
         spec = spec_of(self.inner)
         # Adafactor's eps is a pair, for other uses.
-        named = replace(inner, eps=eps if isinstance(eps, Real) else 0.0, formula="" if spec is None else spec.formula)
+        facts = RuleFacts("" if spec is None else spec.formula, eps if isinstance(eps, Real) else 0.0)
         settled_angle = None
-        if vectors.rotate and group["norms"] != "fixed":
-            named = replace(named, correlation=self._correlation(group, vectors))
-            settled_angle = self._settled_angle(group, vectors) if group["norms"] == "settling" else 0.0
-        step = rotation(named, self._angle(group, vectors, t - 1), group, t, vectors, settled_angle)
+        if kind.rotates and group["norms"] != "fixed":
+            facts = facts._replace(correlation=self._correlation(group, kind))
+            settled_angle = self._settled_angle(group, kind) if group["norms"] == "settling" else 0.0
+        step = rotation(inner, facts, self._angle(group, kind, t - 1), group, t, kind, settled_angle)
         return step if of_loss is not None or self._unscaled(group)["lr"] is not lr else keeping_average(step)
 
-    def _angle(self, group: Group, vectors: Vectors, t: int) -> Any:
+    def _angle(self, group: Group, kind: TensorKind, t: int) -> Any:
         """Return the radians of the t-th rotation, from 0, of tensors with these vectors. 0 while lr = 0."""
         angle = group["angular_update"]
         lr = group["lr"]
         if angle is None or isinstance(angle, UpdateRule):
-            angle = self._rule_angle(group, weights_of(vectors))
+            angle = self._rule_angle(group, weights_of(kind))
         else:
             # In the precision of the step, because a product with the boolean of a tensor is float32.
-            is_moving = (lr != 0).to(vectors.precision) if isinstance(lr, Tensor) else lr != 0
+            is_moving = (lr != 0).to(kind.precision) if isinstance(lr, Tensor) else lr != 0
             angle = (angle(t) if callable(angle) else angle) * is_moving
         schedule = group["angle_schedule"]
         return angle if schedule is None else angle * schedule(t)
 
-    def _correlation(self, group: Group, vectors: Vectors) -> AnyCorrelation:
+    def _correlation(self, group: Group, kind: TensorKind) -> AnyCorrelation:
         """Return the correlation of the inner optimizer's updates under noise."""
         lr = group["lr"]
         # The correlation does not depend on lr, which may be on a device.
         rule = self._inner_rule(
             {**group, "lr": float(lr) if _is_known(lr) else 1 / (1 + group.get("weight_decay", 0.0))}
         )
-        correlation = rule.correlation(weights_of(vectors))
+        correlation = rule.correlation(weights_of(kind))
         if correlation is None:
             raise ValueError(
                 f"norms={group['norms']!r} needs the correlation of updates, which is unknown for {rule.name}: pass "
@@ -303,7 +303,7 @@ class Rotational(EngineOptimizer):
             )
         return correlation
 
-    def _settled_angle(self, group: Group, vectors: Vectors) -> Any:
+    def _settled_angle(self, group: Group, kind: TensorKind) -> Any:
         """Return the angle in equilibrium, also if the group rotates by another. Raise if there is none."""
         given = group["angular_update"]
         by_rule = group if given is None or isinstance(given, UpdateRule) else {**group, "angular_update": None}
@@ -312,7 +312,7 @@ class Rotational(EngineOptimizer):
                 f"norms='settling' with weight_decay=0 and angular_update={given!r}: without decay there is no "
                 "equilibrium to settle to. Pass norms='free', or give the inner optimizer a weight decay"
             )
-        return self._rule_angle(by_rule, weights_of(vectors))
+        return self._rule_angle(by_rule, weights_of(kind))
 
     def _rule_angle(self, group: Group, weights: Weights) -> Any:
         """Return the equilibrium angle of the group's rule, or of the inner optimizer's, to leading order."""
@@ -385,9 +385,9 @@ class Rotational(EngineOptimizer):
         }
 
 
-def weights_of(vectors: Vectors) -> Weights:
-    """Return what a rule may need to know of these vectors."""
-    return Weights(vectors.fan_in, None, tuple(vectors.shape))
+def weights_of(kind: TensorKind) -> Weights:
+    """Return what a rule may need to know of tensors of this kind."""
+    return Weights(kind.fan_in, None, tuple(kind.shape))
 
 
 def _is_known(lr: float | Tensor) -> bool:

@@ -11,10 +11,10 @@ from gyroscope._checks import check_fraction
 from gyroscope.geometry import Granularity
 from gyroscope.optim._engine.compiled import Compile
 from gyroscope.optim._engine.optimizer import EngineOptimizer
-from gyroscope.optim._engine.steps import Group, InnerRule, Step, Vectors
+from gyroscope.optim._engine.steps import Group, Step, TensorKind
 from gyroscope.optim.formulas import Norms, Number
 from gyroscope.optim.model_start import NormRecord, Start, add_gains, set_norms_
-from gyroscope.optim.rotation import rotation
+from gyroscope.optim.rotation import RuleFacts, rotation
 from gyroscope.optim.rotation_options import Centring, UpdateAverage, check_rotational
 from gyroscope.theory.rules import sgdm
 
@@ -70,17 +70,16 @@ class RotationalSGD(EngineOptimizer):
             raise ValueError("nesterov=True needs a momentum above 0, for example momentum=0.9")
         check_rotational(group)
 
-    def _step_for(self, group: Group, t: int, vectors: Vectors) -> Step:
-        inner = InnerRule(
+    def _step_for(self, group: Group, t: int, kind: TensorKind) -> Step:
+        inner = Step(
             direction=nesterov if group["nesterov"] else sgd,
             moments=("momentum_buffer",) if group["momentum"] > 0 else (),
             numbers={"l2": group["weight_decay"], "momentum": group["momentum"]},
             lr=group["lr"],
-            formula="sgd",
-            correlation=sgdm.correlation(group["momentum"], group["nesterov"]),
         )
+        facts = RuleFacts("sgd", correlation=sgdm.correlation(group["momentum"], group["nesterov"]))
         angle = sgdm.angular_update(group["lr"], group["weight_decay"], group["momentum"], group["nesterov"])
-        return rotation(inner, angle, group, t, vectors)
+        return rotation(inner, facts, angle, group, t, kind)
 
 
 def sgd(entries: Sequence[Tensor], out: Tensor, *, l2: Number, momentum: Number) -> None:

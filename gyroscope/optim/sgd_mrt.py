@@ -9,7 +9,7 @@ from gyroscope._checks import check_fraction
 from gyroscope.geometry import Granularity
 from gyroscope.optim._engine.compiled import Compile
 from gyroscope.optim._engine.optimizer import EngineOptimizer
-from gyroscope.optim._engine.steps import Group, InnerRule, Step, Vectors, plain
+from gyroscope.optim._engine.steps import Group, Step, TensorKind
 from gyroscope.optim.sgd import sgd
 from gyroscope.optim.sphere_formulas import sgd_mrt, sphere
 
@@ -52,16 +52,15 @@ class SGDMRT(EngineOptimizer):
     def _check(self, group: Group) -> None:
         check_fraction("momentum", group["momentum"])
 
-    def _step_for(self, group: Group, t: int, vectors: Vectors) -> Step:
+    def _step_for(self, group: Group, t: int, kind: TensorKind) -> Step:
         lr = group["lr"]
         momentum = group["momentum"]
         l2 = group["weight_decay"]
-        if momentum > 0 and vectors.rotate:
-            return sphere("momentum_buffer", {}, sgd_mrt, (lr, l2, momentum), vectors)
-        inner = InnerRule(
+        if momentum > 0 and kind.rotates:
+            return sphere("momentum_buffer", {}, sgd_mrt, (lr, l2, momentum), kind)
+        return Step(
             direction=sgd,
             moments=("momentum_buffer",) if momentum > 0 else (),
             numbers={"l2": l2, "momentum": momentum},
             lr=lr,
         )
-        return plain(inner)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from gyroscope.geometry import at_least_float32
-from gyroscope.optim._engine.steps import Vectors, VectorStep
+from gyroscope.optim._engine.steps import Step, TensorKind, Turn
 from gyroscope.optim.formulas import Change, Number, column, is_per_vector
 
 # ⟨ω,ω⟩, ⟨ω,g⟩, ⟨ω,m⟩, ⟨g,g⟩, ⟨g,m⟩, ⟨m,m⟩ of each vector.
@@ -37,16 +37,15 @@ def sphere(
     rows: Mapping[str, Number],
     rule: Callable[..., Change],
     numbers: tuple[Number, ...],
-    vectors: Vectors,
+    kind: TensorKind,
     **options: float,
-) -> VectorStep:
+) -> Step:
     """Return the description for the loop. `rule(products, rows, fan_in, numbers, **options)` returns the `Change`."""
     finish = None
     # SGD's rule divides nothing. On other devices `combine_` divides.
-    if isinstance(numbers, AdamNumbers) and vectors.device.type == "cpu":
+    if isinstance(numbers, AdamNumbers) and kind.device.type == "cpu":
         finish = partial(divide_, eps=numbers.eps)
-    return VectorStep(
-        moments=(moment,),
+    turn = Turn(
         rows=rows,
         numbers=numbers,
         key=(rule, *options.values()),
@@ -55,6 +54,7 @@ def sphere(
         move=combine_,
         finish=finish,
     )
+    return Step(None, (moment,), {}, numbers[0], turn=turn)
 
 
 def inner_products(

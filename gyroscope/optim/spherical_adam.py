@@ -9,7 +9,7 @@ from torch.optim.optimizer import ParamsT
 from gyroscope.geometry import Granularity
 from gyroscope.optim._engine.compiled import Compile
 from gyroscope.optim._engine.optimizer import EngineOptimizer
-from gyroscope.optim._engine.steps import Group, Step, Vectors
+from gyroscope.optim._engine.steps import Group, Step, TensorKind
 from gyroscope.optim.adam_s import adam_step, check_adam
 from gyroscope.optim.rotation import norm_slack
 from gyroscope.optim.sphere_formulas import adam_g, adam_g_star
@@ -66,8 +66,8 @@ class SphericalAdam(EngineOptimizer):
         if beta1 != 0:
             raise ValueError(f"beta1={beta1!r} with v0={v0!r}: AdamG* has no momentum, pass betas=(0.0, beta2)")
 
-    def _step_for(self, group: Group, t: int, vectors: Vectors) -> Step:
+    def _step_for(self, group: Group, t: int, kind: TensorKind) -> Step:
         v0 = group["v0"]
         rule = adam_g if v0 is None else adam_g_star
         rows = {"radius": -1.0, "exp_avg_sq": 0.0 if v0 is None else v0}
-        return adam_step(rule, rows, group, t, vectors, slack=norm_slack(vectors.dtype))
+        return adam_step(rule, rows, group, t, kind, slack=norm_slack(kind.dtype))

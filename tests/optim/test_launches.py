@@ -17,7 +17,8 @@ from gyroscope.optim._engine import compiled, memory
 from tests.optim.catalogue import CATALOGUE, every_optimizer
 from tests.optim.test_batches import train, weights
 
-LIMITS = {**{row.name: 150 for row in CATALOGUE}, "KAdam": 50, "Lion": 20}
+# Norms that settle take 20 more launches, whatever the number of tensors.
+LIMITS = {**{row.name: 150 if row.keeps_norms else 175 for row in CATALOGUE}, "KAdam": 50, "Lion": 20}
 
 
 class CountKernels(TorchDispatchMode):

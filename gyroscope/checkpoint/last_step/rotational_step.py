@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from numbers import Real
-from typing import Any
 
 import numpy as np
 import torch
@@ -10,7 +9,7 @@ import torch
 from gyroscope._types import Array
 from gyroscope.checkpoint.last_step.inverse_step import VectorMeasurement
 from gyroscope.geometry import at_least_float32
-from gyroscope.optim.rotation import rotation_step
+from gyroscope.optim.rotation import RuleFacts, rotation_step
 from gyroscope.optimizers import Group
 
 # Rounds in which a rotational step is reconstructed. Each leaves η_r·cos(ω,Δ) of the error: 10 suffice at 0.2 rad.
@@ -31,10 +30,17 @@ def rotational_angles(group: Group, measured: VectorMeasurement, angle: float, f
     """
     d = measured.fan_in
     t = measured.turns
-    options: dict[str, Any] = {"fan_in": d, "shape": measured.shape, "dtype": measured.dtype}
     eps = group.get("eps", 0.0)
-    options |= {"lr": float(group["lr"]), "eps": float(eps) if isinstance(eps, Real) else 0.0, "formula": formula}
-    turn = rotation_step(dict(group), angle, t, **options)
+    turn = rotation_step(
+        dict(group),
+        angle,
+        t,
+        lr=float(group["lr"]),
+        facts=RuleFacts(formula, float(eps) if isinstance(eps, Real) else 0.0),
+        fan_in=d,
+        shape=measured.shape,
+        dtype=measured.dtype,
+    )
     # The average ν in the state already includes this step.
     numbers = turn.numbers._replace(beta=1.0)
     # In the precision of the step, so that its limits of rounding are the same.

@@ -11,8 +11,8 @@ from torch import Tensor
 from gyroscope._dtensor import placed_like, row_like
 from gyroscope.geometry import Split, at_least_float32
 from gyroscope.model.parameters import clean_name
-from gyroscope.optim._engine.loop import vectors_for
-from gyroscope.optim._engine.steps import Group, Step, VectorStep
+from gyroscope.optim._engine.loop import kind_of
+from gyroscope.optim._engine.steps import Group, Step
 
 Saved = Mapping[str, Any]
 # Keys of a group that list its members. All others are options.
@@ -158,12 +158,12 @@ def check_state(saved: Saved, groups: list[Group], step_for: Callable[..., Step]
         kept = {key: value for key, value in state.items() if isinstance(value, Tensor) and key != "step"}
         if not kept:
             continue
-        vectors = vectors_for(p, group)
+        kind = kind_of(p, group)
         # Names and shapes of a state do not depend on the step count.
-        step = step_for(group, 1, vectors)
-        shapes = expected_shapes(step, p, vectors.split)
+        step = step_for(group, 1, kind)
+        shapes = expected_shapes(step, p, kind.split)
         # A rotational variant loads the moments of its rule, and starts its values per vector anew.
-        required = set(shapes) if getattr(step, "angle", None) is None else set(step.moments)
+        required = set(shapes) if step.turn is None or step.turn.angle is None else set(step.moments)
         missing = sorted(required - kept.keys())
         if missing:
             raise ValueError(
@@ -181,10 +181,10 @@ def check_state(saved: Saved, groups: list[Group], step_for: Callable[..., Step]
 
 def expected_shapes(step: Step, p: Tensor, split: Split) -> dict[str, torch.Size]:
     """Return the shape of each tensor that a step keeps in a parameter's state."""
-    stacked = () if isinstance(step, VectorStep) or not step.stacked else (step.stacked,)
+    stacked = (step.stacked,) if step.stacked else ()
     shapes = {key: torch.Size((*stacked, *p.shape)) for key in step.moments}
-    if isinstance(step, VectorStep):
-        shapes |= {key: torch.Size(split.values_shape(p.shape)) for key in step.rows}
+    if step.turn is not None:
+        shapes |= {key: torch.Size(split.values_shape(p.shape)) for key in step.turn.rows}
     return shapes
 
 

@@ -17,10 +17,10 @@ from torch import Tensor
 from gyroscope._dtensor import across_processes, cut_like, local, row_like
 from gyroscope.geometry import Axis, Split, at_least_float32
 from gyroscope.optim._engine import memory, programs
-from gyroscope.optim._engine.batches import Piece, plain_runner, run_program, run_spread, run_vectors
 from gyroscope.optim._engine.compiled import Program, is_compiled, merged, packed, program_for
 from gyroscope.optim._engine.memory import Scratch, laid_out_like
-from gyroscope.optim._engine.steps import Group, Step, Vectors, VectorStep
+from gyroscope.optim._engine.running import Piece, plain_runner, run_program, run_spread, run_vectors
+from gyroscope.optim._engine.steps import Group, Step, TensorKind, Turn
 from gyroscope.optim._engine.tensors import Task, lay_out, loses_updates, new_moment, new_row
 
 # Of the angles by parameter: a number, or a value per vector.
@@ -40,15 +40,14 @@ class StepCache:
     has_warned: bool = False
 
 
-class Kind(NamedTuple):
-    """Tensors that take the same step: those of one group, at one step count, of one shape and type.
+class SharedStep(NamedTuple):
+    """The step of tensors of one group, at one step count, of one shape and type.
 
-    `key` numbers the batches that they may share with other kinds.
+    `key` numbers the batches that they may share with others.
     """
 
-    group: Group
     t: int
-    vectors: Vectors
+    kind: TensorKind
     step: Step
     key: int
     is_noisy: bool
@@ -65,30 +64,30 @@ class Batch:
 
 def take_step(
     tasks: list[Task],
-    step_for: Callable[[Group, int, Vectors], Step],
+    step_for: Callable[[Group, int, TensorKind], Step],
     step_cache: StepCache,
     count: str = "step",
     angle_factors: AngleFactors = NO_FACTORS,
 ) -> None:
     """Take one step of all tasks. `count` names the counter in their states, which includes this step.
 
-    `step_for(group, t, vectors)` describes the step, and is called once for tensors that share all three.
+    `step_for(group, t, kind)` describes the step, and is called once for tensors that share all three.
     """
     preparation = Preparation(step_cache.scratch)
-    kinds: dict[Hashable, Kind] = {}
+    steps: dict[Hashable, SharedStep] = {}
     for place, task in enumerate(tasks):
         p, _, state, group = task
         t = int(state[count])
         # Groups are compared by identity: they are dicts whose options may change between steps.
         key = (id(group), t, p.shape, p.dtype, p.device)
-        kind = kinds.get(key)
-        if kind is None:
+        shared = steps.get(key)
+        if shared is None:
             lr = group["lr"]
             # torch accepts an lr of one element and any number of dimensions.
             flat = {**group, "lr": lr.reshape(())} if isinstance(lr, Tensor) and lr.dim() else group
-            vectors = vectors_for(p, group)
-            kind = kinds[key] = preparation.kind(group, t, vectors, step_for(flat, t, vectors))
-        preparation.add(task, place, kind, angle_factors.get(p))
+            kind = kind_of(p, group)
+            shared = steps[key] = preparation.share(group, t, kind, step_for(flat, t, kind))
+        preparation.add(task, place, shared, angle_factors.get(p))
     for batch in preparation.batches:
         batch.run(batch.items)
     if preparation.spread:
@@ -98,21 +97,21 @@ def take_step(
         warnings.warn(LOST_UPDATES, stacklevel=7)  # the user's line, behind torch's wrappers of step
 
 
-def vectors_for(p: Tensor, group: Group) -> Vectors:
+def kind_of(p: Tensor, group: Group) -> TensorKind:
     """Return how the group splits a parameter into vectors."""
     split = (group.get("granularity", "neuron"), group.get("axis", 0), group.get("group_size", 1))
-    return _vectors(*split, p.shape, p.dtype, p.device)
+    return _kind(*split, p.shape, p.dtype, p.device)
 
 
 # Needed at every step of a tensor, and always the same.
 @cache
-def _vectors(
+def _kind(
     granularity: Any, axis: Axis, group_size: int, shape: torch.Size, dtype: torch.dtype, device: torch.device
-) -> Vectors:
+) -> TensorKind:
     split = Split(granularity, axis, group_size)
     rotates = split.rotates(shape)
     fan_in = split.fan_in(shape) if rotates else 1
-    return Vectors(split, rotates, fan_in, shape, dtype, at_least_float32(dtype), device)
+    return TensorKind(split, rotates, fan_in, shape, dtype, at_least_float32(dtype), device)
 
 
 @final
@@ -121,7 +120,7 @@ class Preparation:
 
     def __init__(self, scratch: Scratch) -> None:
         self.batches: list[Batch] = []
-        self.spread: dict[Hashable, tuple[VectorStep, list[Piece]]] = {}
+        self.spread: dict[Hashable, tuple[Step, Turn, list[Piece]]] = {}
         self.loses_updates = False
         self._scratch = scratch
         self._open: dict[Hashable, Batch] = {}
@@ -131,49 +130,53 @@ class Preparation:
         self._numbers: dict[int, Tensor] = {}
         self._generators: dict[torch.device, torch.Generator] = {}
 
-    def kind(self, group: Group, t: int, vectors: Vectors, step: Step) -> Kind:
+    def share(self, group: Group, t: int, kind: TensorKind, step: Step) -> SharedStep:
         """Return what tensors with the same step have in common."""
-        dtype = vectors.dtype
+        dtype = kind.dtype
+        turn = step.turn
         is_noisy = False
-        together: Hashable = (step.key, vectors.device)
-        if isinstance(step, VectorStep):
+        together: Hashable
+        if turn is None:
+            together = (step.key, kind.device)
+        else:
             # Weights of 4 bytes and more resolve every angle of training.
-            if step.angle is not None and dtype.itemsize < 4:
+            if turn.angle is not None and dtype.itemsize < 4:
                 is_noisy = group["stochastic_rounding"]
-                self.loses_updates |= not is_noisy and loses_updates(step.angle, dtype)
+                self.loses_updates |= not is_noisy and loses_updates(turn.angle, dtype)
             # Vectors with one key are decided together.
-            together = (step.key, step.numbers, dtype, vectors.device, is_noisy)
+            together = (turn.key, turn.numbers, dtype, kind.device, is_noisy)
         # A number, because tuples are hashed anew at each use.
         key = self._keys.setdefault(together, len(self._keys))
-        return Kind(group, t, vectors, step, key, is_noisy)
+        return SharedStep(t, kind, step, key, is_noisy)
 
-    def add(self, task: Task, place: int, kind: Kind, angle_factor: float | Tensor | None = None) -> None:
+    def add(self, task: Task, place: int, shared: SharedStep, angle_factor: float | Tensor | None = None) -> None:
         """Prepare a tensor. `place` counts the tensors of the step."""
-        step = kind.step
+        step = shared.step
         tensors = _entries(task, step)
-        if isinstance(step, VectorStep):
-            self._add_vectors(task, place, kind, step, tensors, angle_factor)
+        if step.turn is not None:
+            self._add_vectors(task, place, shared, step.turn, tensors, angle_factor)
             return
         way, run = plain_runner(step, tensors)
         # Tensors that step in one way and have the same dtypes share a batch. Without a way a tensor is alone.
-        key = way and (way, kind.key, *[x.dtype for x in tensors])
+        key = way and (way, shared.key, *[x.dtype for x in tensors])
         self._put(key, partial(run, step, self._scratch), tensors, tensors[0])
 
     def _add_vectors(
         self,
         task: Task,
         place: int,
-        kind: Kind,
-        step: VectorStep,
+        shared: SharedStep,
+        turn: Turn,
         tensors: list[Tensor],
         angle_factor: float | Tensor | None,
     ) -> None:
         p, _, state, group = task
         w = tensors[0]
-        split = kind.vectors.split
+        step = shared.step
+        split = shared.kind.split
         across = None
         rows = []
-        for name, first in step.rows.items():
+        for name, first in turn.rows.items():
             if name not in state:
                 state[name] = new_row(p, split, first)
             rows.append(state[name])
@@ -189,11 +192,11 @@ class Preparation:
         if angle_factor is not None:
             # A value per vector, not one of the numbers: tensors with other factors are decided together.
             if isinstance(angle_factor, Tensor):
-                rows.append(local(row_like(p, kind.vectors.split, angle_factor)).view(-1))
+                rows.append(local(row_like(p, shared.kind.split, angle_factor)).view(-1))
             else:
                 rows.append(torch.full_like(rows[0], angle_factor))
-        if kind.is_noisy:
-            tensors.append(self._rounding_noise(w, kind.t, place))
+        if shared.is_noisy:
+            tensors.append(self._rounding_noise(w, shared.t, place))
         may_compile = bool(group["compile"]) and across is None
         has_program = may_compile and is_compiled(group["compile"], w) and lay_out(task, step, tensors)
         if isinstance(split.axis, tuple):  # the axes are one in memory, but a gradient may have any layout
@@ -201,18 +204,18 @@ class Preparation:
         views = split.rows(*tensors)
         if has_program:
             views = merged(views)
-        noise = views.pop() if kind.is_noisy else None
-        whole = Piece(views, rows, kind.vectors.fan_in, kind.vectors.precision, across, noise)
+        noise = views.pop() if shared.is_noisy else None
+        whole = Piece(views, rows, shared.kind.fan_in, shared.kind.precision, across, noise)
         # The number of rows shows whether angles have factors.
-        key = None if has_program else (kind.key, len(rows))
+        key = None if has_program else (shared.key, len(rows))
         if across is not None:
-            self.spread.setdefault(key, (step, []))[1].append(whole)
+            self.spread.setdefault(key, (step, turn, []))[2].append(whole)
             return
         # A program goes through a tensor vector by vector, so it needs no pieces to stay in cache.
         pieces = [whole] if has_program or size <= memory.PIECE else whole.cut()
-        run = self._compiled(kind, step, whole) if has_program else partial(run_vectors, step, self._scratch)
+        run = self._compiled(shared, turn, whole) if has_program else partial(run_vectors, step, turn, self._scratch)
         for piece in pieces:
-            self._put(key, run, piece, piece.entries[0], kind.is_noisy)
+            self._put(key, run, piece, piece.entries[0], shared.is_noisy)
 
     def _rounding_noise(self, w: Tensor, t: int, place: int) -> Tensor:
         """Return uniform noise in [-½, ½) for stochastic rounding, seeded by the step and the tensor's place in it.
@@ -226,21 +229,21 @@ class Preparation:
         generator = self._generators[w.device].manual_seed(hash((t, place)) % 2**63)
         return torch.empty(w.shape, device=w.device).uniform_(-0.5, 0.5, generator=generator)
 
-    def _compiled(self, kind: Kind, step: VectorStep, piece: Piece) -> Callable[[list[Piece]], None]:
+    def _compiled(self, shared: SharedStep, turn: Turn, piece: Piece) -> Callable[[list[Piece]], None]:
         """Return how a piece takes its step by a program, which is compiled if its kind has none."""
         w = piece.entries[0]
         entries = piece.entries if piece.noise is None else [*piece.entries, piece.noise]
-        key = (kind.key, len(piece.rows), w.shape, w.stride(), *[x.dtype for x in entries])
+        key = (shared.key, len(piece.rows), w.shape, w.stride(), *[x.dtype for x in entries])
         if key not in self._programs:
-            if kind.key not in self._numbers:
-                self._numbers[kind.key] = packed(step.numbers, w.device)
-            numbers = self._numbers[kind.key]
+            if shared.key not in self._numbers:
+                self._numbers[shared.key] = packed(turn.numbers, w.device)
+            numbers = self._numbers[shared.key]
             ones = w.new_ones(w.shape[0], dtype=piece.dtype)
-            function = partial(programs.vector_rows, step)
-            program = program_for(step.key, function, entries, [*piece.rows, ones], numbers)
+            function = partial(programs.vector_rows, shared.step, turn)
+            program = program_for(turn.key, function, entries, [*piece.rows, ones], numbers)
             self._programs[key] = program, ones, numbers
         program, ones, numbers = self._programs[key]
-        return partial(run_program, step, program, entries, [*piece.rows, ones, numbers])
+        return partial(run_program, turn, program, entries, [*piece.rows, ones, numbers])
 
     def _put(
         self, key: Hashable, run: Callable[[list[Any]], None], item: Any, w: Tensor, is_noisy: bool = False

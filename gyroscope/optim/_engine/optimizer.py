@@ -17,8 +17,8 @@ from gyroscope.model.groups import optimizer_groups
 from gyroscope.model.parameters import refuse_flat
 from gyroscope.optim._engine.compiled import check_compile
 from gyroscope.optim._engine.loading import check_state, expected_shapes, match_groups, restored, saved_and_present
-from gyroscope.optim._engine.loop import NO_FACTORS, AngleFactors, StepCache, take_step, vectors_for
-from gyroscope.optim._engine.steps import Group, Step, Vectors
+from gyroscope.optim._engine.loop import NO_FACTORS, AngleFactors, StepCache, kind_of, take_step
+from gyroscope.optim._engine.steps import Group, Step, TensorKind
 from gyroscope.optim._engine.tensors import Task
 from gyroscope.optimizers import spec_of
 
@@ -89,8 +89,8 @@ class EngineOptimizer(torch.optim.Optimizer, ABC):
         """Raise a ValueError for an option of this group that the rule cannot use."""
 
     @abstractmethod
-    def _step_for(self, group: Group, t: int, vectors: Vectors) -> Step:
-        """Return the t-th step, t = 1, 2, …, of tensors of the group with these vectors."""
+    def _step_for(self, group: Group, t: int, kind: TensorKind) -> Step:
+        """Return the t-th step, t = 1, 2, …, of tensors of the group of this kind."""
 
     def add_param_group(self, param_group: Group) -> None:
         """Add parameters with their own options. A misspelt option is an error, other keys are ignored."""
@@ -186,10 +186,10 @@ class EngineOptimizer(torch.optim.Optimizer, ABC):
         state = self.state[p]
         if "step" in saved:
             state["step"] = torch.tensor(float(saved["step"]))
-        vectors = vectors_for(p, group)
-        for key in expected_shapes(self._step_for(group, 1, vectors), p, vectors.split):
+        kind = kind_of(p, group)
+        for key in expected_shapes(self._step_for(group, 1, kind), p, kind.split):
             if isinstance(saved.get(key), Tensor):
-                state[key] = restored(saved[key], p, vectors.split)
+                state[key] = restored(saved[key], p, kind.split)
             else:
                 state.pop(key, None)  # torch's SGD saves None for a buffer before its first step
 

@@ -10,15 +10,26 @@ import torch
 from torch import Tensor
 
 from gyroscope.geometry import at_least_float32
-from gyroscope.optim._engine.steps import VectorStep
+from gyroscope.optim._engine.steps import Step, Turn
 from gyroscope.optim.formulas import column, is_per_vector
 
 
-def vector_rows(step: VectorStep, entries: list[Tensor], rows: list[Tensor], numbers: Tensor) -> list[Tensor]:
+def entries_one_by_one(step: Step, entries: list[Tensor], rows: list[Tensor], numbers: Tensor) -> list[Tensor]:
+    """Take a step entry by entry. `numbers` are lr, decay and those of the direction."""
+    lr, decay, *values = numbers.unbind(0)
+    w = entries[0]
+    u = torch.empty_like(w, dtype=at_least_float32(w.dtype))
+    assert step.direction is not None
+    step.direction(entries, u, **dict(zip(step.numbers, values, strict=True)))
+    step.descend(w, u, lr, decay)
+    return []
+
+
+def vector_rows(step: Step, turn: Turn, entries: list[Tensor], rows: list[Tensor], numbers: Tensor) -> list[Tensor]:
     """Take a step of whole vectors, and return the coefficients per vector.
 
     Inductor computes an output once per vector instead of once per entry. `entries` are weight, gradient, moments
-    and noise if any. `rows` are the values per vector, and ones. `step.numbers` are not used, because the present ones
+    and noise if any. `rows` are the values per vector, and ones. `turn.numbers` are not used, because the present ones
     are an input.
     """
     *state, ones = rows
@@ -30,11 +41,11 @@ def vector_rows(step: VectorStep, entries: list[Tensor], rows: list[Tensor], num
     noise = entries[end] if len(entries) > end else None
     nested = _nested(grad, ones)
     dtype = at_least_float32(w.dtype)
-    u = torch.empty_like(w, dtype=dtype) if step.makes_update else nested.to(dtype)
-    measured = step.measure([w, nested, *moments], state, u, None, values)
+    u = torch.empty_like(w, dtype=dtype) if step.direction is not None else nested.to(dtype)
+    measured = turn.measure([w, nested, *moments], state, u, None, values)
     first, *rest = measured
-    change = step.decide([_one_by_one(first), *rest], state, prod(w.shape[1:]), values)
-    step.move([w, grad, *moments], u, change.coefficients, noise)
+    change = turn.decide([_one_by_one(first), *rest], state, prod(w.shape[1:]), values)
+    turn.move([w, grad, *moments], u, change.coefficients, noise)
     for row, new in zip(state, change.rows, strict=False):  # factors of the angle do not change
         row.copy_(new)
     return [c for c in change.coefficients if is_per_vector(c)]

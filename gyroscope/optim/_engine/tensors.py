@@ -8,7 +8,7 @@ from torch import Tensor
 from gyroscope._dtensor import row_like
 from gyroscope.geometry import Split, at_least_float32
 from gyroscope.optim._engine.memory import laid_out_like
-from gyroscope.optim._engine.steps import Group, VectorStep
+from gyroscope.optim._engine.steps import Group, Step
 from gyroscope.optim.formulas import Number
 
 
@@ -21,7 +21,7 @@ class Task(NamedTuple):
     group: Group
 
 
-def lay_out(task: Task, step: VectorStep, tensors: list[Tensor]) -> bool:
+def lay_out(task: Task, step: Step, tensors: list[Tensor]) -> bool:
     """Give all tensors the weight's layout, as a program needs, and return whether that is possible."""
     strides = tensors[0].stride()
     if all(x.stride() == strides for x in tensors):

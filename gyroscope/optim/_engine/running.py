@@ -1,10 +1,11 @@
 """Steps of many tensors at once.
 
-A `PlainStep` takes the fastest of three ways. A `VectorStep` measures each piece, decides for the vectors of all pieces
+A step entry by entry takes the fastest of three ways. A turn measures each piece, decides for the vectors of all pieces
 together, because that takes as long for one tensor as for many, and moves each piece.
 """
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
+from functools import partial
 from itertools import chain
 from typing import NamedTuple, final
 
@@ -12,41 +13,57 @@ import torch
 from torch import Tensor
 
 from gyroscope._dtensor import Across, summed
-from gyroscope.optim._engine import memory
-from gyroscope.optim._engine.compiled import Program
-from gyroscope.optim._engine.memory import WHOLE, Scratch, cut, pieces, small_limit
-from gyroscope.optim._engine.steps import PlainStep, VectorStep
+from gyroscope.geometry import Split, at_least_float32
+from gyroscope.optim._engine import memory, programs
+from gyroscope.optim._engine.compiled import Program, is_compiled, packed, program_for
+from gyroscope.optim._engine.memory import WHOLE, Scratch, cut, laid_out_like, pieces, small_limit
+from gyroscope.optim._engine.steps import Step, Turn
 from gyroscope.optim.formulas import Tensors, is_fusable, sums
 
 # (step, scratch memory, [weight, gradient, *moments] of each tensor)
-PlainRunner = Callable[[PlainStep, Scratch, list[list[Tensor]]], None]
+PlainRunner = Callable[[Step, Scratch, list[list[Tensor]]], None]
 # Δ and the values per vector of each piece.
 Measured = Iterable[tuple[Tensor, Sequence[Tensor]]]
 
 
-def plain_runner(step: PlainStep, tensors: list[Tensor]) -> tuple[str | None, PlainRunner]:
+def plain_runner(step: Step, tensors: list[Tensor]) -> tuple[str | None, PlainRunner]:
     """Return how such tensors take their step, with a name of the batch that they join. None: alone."""
-    if step.fused is not None and is_fusable(tensors):
+    if is_fusable(tensors) and step.kernel is not None:
         return "fused", _run_fused
     if tensors[0].numel() < small_limit(tensors[0]) and all(x.is_contiguous() for x in tensors):
         return "end to end", _run_end_to_end
     return None, _run_in_pieces
 
 
-def _run_fused(step: PlainStep, scratch: Scratch, batch: list[list[Tensor]]) -> None:
-    assert step.fused is not None
-    step.fused(*zip(*batch, strict=True))
+def _run_fused(step: Step, scratch: Scratch, batch: list[list[Tensor]]) -> None:
+    assert step.kernel is not None
+    step.kernel(*zip(*batch, strict=True))
 
 
-def _run_in_pieces(step: PlainStep, scratch: Scratch, batch: list[list[Tensor]]) -> None:
+def _run_in_pieces(step: Step, scratch: Scratch, batch: list[list[Tensor]]) -> None:
     """Step piece by piece: a piece stays in cache through all operations of the step."""
     scratch.reserved.clear()
     for tensors in batch:
         for part in pieces(tensors[0]) if tensors[0].dim() else [WHOLE]:
-            step.step(cut(tensors, part), scratch)
+            _take_plain_step(step, scratch, cut(tensors, part))
 
 
-def _run_end_to_end(step: PlainStep, scratch: Scratch, batch: list[list[Tensor]]) -> None:
+def _take_plain_step(step: Step, scratch: Scratch, tensors: list[Tensor]) -> None:
+    """Take the step of [weight, gradient, *moments] entry by entry, by a program if the step says so."""
+    w, grad, *moments = tensors
+    if is_compiled(step.compile, w) and all(m.stride() == w.stride() for m in moments):
+        views = Split("tensor").rows(w, laid_out_like(grad, w), *moments)
+        numbers = packed((step.lr, step.decay, *step.numbers.values()), w.device)
+        function = partial(programs.entries_one_by_one, step)
+        program_for((step.direction, *step.numbers), function, views, [], numbers)([*views, numbers])
+        return
+    u = scratch.like(w, at_least_float32(w.dtype))
+    assert step.direction is not None
+    step.direction(tensors, u, **step.numbers)
+    step.descend(w, u, step.lr, step.decay)
+
+
+def _run_end_to_end(step: Step, scratch: Scratch, batch: list[list[Tensor]]) -> None:
     """Take one step of many small tensors with their entries concatenated."""
     if len(batch) == 1:
         _run_in_pieces(step, scratch, batch)
@@ -94,7 +111,7 @@ class Piece(NamedTuple):
 class Joined:
     """Small tensors with vectors of one length as one piece, or a piece alone: a batch then takes few operations."""
 
-    def __init__(self, step: VectorStep, parts: list[Piece]) -> None:
+    def __init__(self, step: Step, parts: list[Piece]) -> None:
         self.parts = parts
         self.whole = parts[0]
         self.sizes = [len(part.entries[0]) for part in parts]
@@ -105,7 +122,7 @@ class Joined:
             return
         columns = list(zip(*[part.entries for part in parts], strict=True))
         others = list(chain.from_iterable(columns[1:]))
-        if step.fused is not None and others[0].dtype == self.whole.dtype and is_fusable(others):
+        if step.direction_kernel is not None and others[0].dtype == self.whole.dtype and is_fusable(others):
             self._unjoined = columns[1:]
             columns = columns[:1]
         noises = [part.noise for part in parts if part.noise is not None]
@@ -118,16 +135,16 @@ class Joined:
             entries = tuple(map(torch.cat, columns))
         self.whole = self.whole._replace(entries=list(entries), noise=noise)
 
-    def measure(self, step: VectorStep, scratch: Scratch) -> tuple[Tensor, Sequence[Tensor]]:
+    def measure(self, step: Step, turn: Turn, scratch: Scratch) -> tuple[Tensor, Sequence[Tensor]]:
         """Return Δ and the values per vector."""
         entries, rows, _, dtype, _, _ = self.whole
         w = entries[0]
-        update = scratch.like(w, dtype, reserve=True) if step.makes_update else entries[1].to(dtype)
+        update = scratch.like(w, dtype, reserve=True) if step.direction is not None else entries[1].to(dtype)
         product = scratch.like(w, dtype)
         if not self._unjoined:
-            return update, step.measure(entries, rows, update, product, step.numbers)
-        assert step.fused is not None
-        step.fused(torch.split(update.zero_(), self.sizes), *self._unjoined)
+            return update, turn.measure(entries, rows, update, product, turn.numbers)
+        assert step.direction_kernel is not None
+        step.direction_kernel(torch.split(update.zero_(), self.sizes), *self._unjoined)
         return update, sums(w, update, product)
 
     def write_back(self) -> None:
@@ -153,7 +170,7 @@ def _joining(batch: list[Piece]) -> Iterable[list[Piece]]:
     return together.values()
 
 
-def run_vectors(step: VectorStep, scratch: Scratch, batch: list[Piece]) -> None:
+def run_vectors(step: Step, turn: Turn, scratch: Scratch, batch: list[Piece]) -> None:
     """Take the step of a batch."""
     # No earlier batch needs its memory any more, nor a step that was interrupted.
     scratch.reserved.clear()
@@ -165,13 +182,13 @@ def run_vectors(step: VectorStep, scratch: Scratch, batch: list[Piece]) -> None:
         end = start + sum(each.sizes)
         each.whole = each.whole._replace(rows=[row[start:end] for row in rows])
         start = end
-    measured = (each.measure(step, scratch) for each in joined)
-    _decide_and_move(step, [each.whole for each in joined], measured, columns, rows)
+    measured = (each.measure(step, turn, scratch) for each in joined)
+    _decide_and_move(turn, [each.whole for each in joined], measured, columns, rows)
     for each in joined:
         each.write_back()
 
 
-def run_spread(batches: list[tuple[VectorStep, list[Piece]]], scratch: Scratch) -> None:
+def run_spread(batches: list[tuple[Step, Turn, list[Piece]]], scratch: Scratch) -> None:
     """Take the step of vectors that are split over processes, with one reduction between measuring and deciding.
 
     For it to be one, the Δ of all of them is in memory at the same time.
@@ -180,24 +197,24 @@ def run_spread(batches: list[tuple[VectorStep, list[Piece]]], scratch: Scratch) 
     updates = []
     shares = []
     exchanges = []
-    for step, batch in batches:
+    for step, turn, batch in batches:
         for entries, rows, _, dtype, across, _ in batch:
             assert across is not None
             w = entries[0]
-            update = torch.empty_like(w, dtype=dtype) if step.makes_update else entries[1].to(dtype)
-            values = step.measure(entries, across.of(rows), update, scratch.like(w, dtype), step.numbers)
+            update = torch.empty_like(w, dtype=dtype) if step.direction is not None else entries[1].to(dtype)
+            values = turn.measure(entries, across.of(rows), update, scratch.like(w, dtype), turn.numbers)
             updates.append(update)
             shares.append(across.shares(values))
             exchanges.append(across)
     totals = [each.unbind(0) for each in summed(shares, exchanges)]
     measured = iter(zip(updates, totals, strict=True))
-    for step, batch in batches:
+    for _, turn, batch in batches:
         columns = list(zip(*[piece.rows for piece in batch], strict=True))
-        _decide_and_move(step, batch, measured, columns, list(map(torch.cat, columns)))
+        _decide_and_move(turn, batch, measured, columns, list(map(torch.cat, columns)))
 
 
 def _decide_and_move(
-    step: VectorStep,
+    turn: Turn,
     batch: list[Piece],
     measured: Measured,
     columns: list[tuple[Tensor, ...]],
@@ -217,21 +234,19 @@ def _decide_and_move(
         together = torch.cat([torch.stack(each) for each in values], 1).unbind(0)
     elif len(values) > 1:
         together = list(map(torch.cat, zip(*values, strict=True)))
-    change = step.decide(together[:-1], rows, together[-1], step.numbers)
+    change = turn.decide(together[:-1], rows, together[-1], turn.numbers)
     for piece, update, coefficients in zip(batch, updates, change.split(sizes), strict=True):
         mine = coefficients if piece.across is None else piece.across.of(coefficients)
-        step.move(piece.entries, update, mine, piece.noise)
-        if step.finish is not None:
-            step.finish(piece.entries, mine)
+        turn.move(piece.entries, update, mine, piece.noise)
+        if turn.finish is not None:
+            turn.finish(piece.entries, mine)
     row_sizes = [row.shape[0] for row in columns[0]] if columns else []
     for column, new in zip(columns, change.rows, strict=False):  # factors of the angle do not change
         torch._foreach_copy_(column, torch.split(new, row_sizes))
 
 
-def run_program(
-    step: VectorStep, program: Program, entries: list[Tensor], others: list[Tensor], batch: list[Piece]
-) -> None:
+def run_program(turn: Turn, program: Program, entries: list[Tensor], others: list[Tensor], batch: list[Piece]) -> None:
     """Take the step of one piece by a compiled program."""
     outputs = program([*entries, *others])
-    if step.finish is not None:
-        step.finish(entries, outputs)
+    if turn.finish is not None:
+        turn.finish(entries, outputs)
