@@ -18,11 +18,11 @@ WIDE = {"width": 1200, "height": 900}
 # A width at which the picture of a panel is legible on a phone.
 NARROW = {"width": 760, "height": 900}
 LAYER = "3.weight"  # the layer that the picture of an opened layer shows
-PANELS = ("findings", "equilibrium", "layers", "balance", "table")
+PANELS = ("runs", "layers", "findings")
 # Name of a picture -> its page of the gallery, and the element with which the picture ends.
 WHOLE_PAGES = {
     "comparison": ("comparison", "section#layers"),
-    "incident": ("incident", "section#equilibrium"),
+    "incident": ("incident", "section#runs"),
     "sweep": ("sweep", "section#arms"),
     "autopsy": ("autopsy", "table"),
 }
@@ -52,12 +52,11 @@ def take_part(browser_page: Page, selector: str, name: str) -> None:
 def take_panels(browser_page: Page, pages: Path) -> None:
     """Take a picture of each panel of a report."""
     open_page(browser_page, pages / "imbalanced.html", NARROW)
-    take_part(browser_page, "header", "summary")
     for name in PANELS:
         take_part(browser_page, f"section#{name}", name)
     # The state of Adam with L2 does not tell signal from noise, so this one shows AdamW.
     open_page(browser_page, pages / "healthy.html", NARROW)
-    browser_page.locator("#layer-choice").select_option(LAYER)
+    browser_page.locator(f"#layers-table .name[title='{LAYER}']").click()
     browser_page.wait_for_selector("#look-figure .main-svg")
     take_part(browser_page, "#layer", "layer")
 

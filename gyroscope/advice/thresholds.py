@@ -196,5 +196,5 @@ SCIENTIFIC_BELOW = 0.01
 FINAL_LOSS_SHARE = 0.05
 # The worst member of a family is named if the largest over smallest distance from the usual is above this.
 MIN_NAMED_RATIO = 1.1
-# Largest share of a label for its beginning, so that its end is shown too. figure.js has the same share.
+# Largest share of a label for its beginning, so that its end is shown too.
 MAX_LABEL_START = 0.75

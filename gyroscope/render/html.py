@@ -66,20 +66,17 @@ def family_table(layers: LayerTable) -> str:
         button = f"<button {attributes}>{escape(name)}</button>"
         worst = f"<small>worst: {escape(row.cells[-1])}</small>" if has_worst and row.cells[-1] else ""
         lines.append(f"<tr><td>{button}{worst}</td>{_cells(cells, header[1:])}</tr>")
-        members = [member[: len(header)] for member in row.members]
+        members = [member.cells[: len(header)] for member in row.members]
         lines += [f'<tr hidden data-member="{number}">{_cells(member, header)}</tr>' for member in members]
-    return _table(header, "".join(lines))
+    titles = zip(header, layers.helps, strict=False)  # the worst member has no column here
+    head = "".join(f'<th title="{escape(help)}">{escape(title)}</th>' for title, help in titles)
+    return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{"".join(lines)}</tbody></table></div>'
 
 
 def _cells(row: Sequence[str], header: Sequence[str]) -> str:
     """Return cells with their heading as an attribute, because a phone shows them one below the other."""
     named = zip(row, header, strict=True)
     return "".join(f'<td data-label="{escape(title)}">{escape(cell)}</td>' for cell, title in named)
-
-
-def _table(header: Sequence[str], body: str) -> str:
-    head = "".join(f"<th>{escape(cell)}</th>" for cell in header)
-    return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
 
 
 def page_head(title: str, summary: Sequence[str], settings: Sequence[str]) -> str:

@@ -3,6 +3,7 @@
 from html import escape
 from string import Template
 
+from gyroscope.advice.layer_families import join_words
 from gyroscope.render.page import page_json, plotly, standalone
 from gyroscope.render.theme import asset
 from gyroscope.report.run_data import Report
@@ -26,7 +27,7 @@ def page(report: Report) -> str:
 def title_of(report: Report) -> str:
     """Name of the run, or the number of runs and their names."""
     names = [run.name for run in report.runs]
-    return names[0] if len(names) == 1 else f"{len(names)} runs: {', '.join(names)}"
+    return names[0] if len(names) == 1 else f"{len(names)} runs: {join_words(names)}"
 
 
 def body(title: str) -> str:

@@ -1,53 +1,30 @@
-"""A report in a terminal: what it means, the findings and the table of layers."""
+"""A report in a terminal: the table of runs, what the findings mean, and the table of layers."""
 
 from collections.abc import Iterator
-from math import isfinite, nan
+from math import isfinite
 
 from rich.console import RenderableType
 from rich.text import Text
 
 from gyroscope.render.rendered import TerminalText
-from gyroscope.render.terminal import family_table, filled, finding_lines, summary_text
-from gyroscope.report.layer_table import UNKNOWN, Column, known, layer_table
-from gyroscope.report.run_data import LayerData, Report, RunData
+from gyroscope.render.terminal import family_table, filled, finding_lines, summary_text, table
+from gyroscope.report.layer_table import known
+from gyroscope.report.run_data import Report, RunData
 
-FORECAST = "* over the forecast from the start, because the run is shorter than one memory."
-
-
-def _column(title: str, name: str, is_ratio: bool = False) -> Column:
-    def text(layer: LayerData, digits: int) -> str:
-        if isfinite(layer.summary[name]):
-            return known(layer.summary[name], digits) + "*" * (is_ratio and layer.summary["reference"] == "forecast")
-        # A layer that was not measured and a layer whose numbers are not finite must not look the same.
-        return "not finite" if layer.summary["diverged"] and not is_ratio else UNKNOWN
-
-    return Column(title, lambda layer: layer.summary[name], text)
-
-
-COLUMNS = (
-    _column("rotation,\nrad", "rotation"),
-    _column("÷ pre-\ndicted", "rotation_ratio", is_ratio=True),
-    _column("norm", "norm"),
-    _column("÷ pre-\ndicted", "norm_ratio", is_ratio=True),
-    Column("λₑ/λ", lambda layer: layer.summary["decay_ratio"]),
-    Column("spread\n÷ noise", lambda layer: layer.summary["imbalance"]),
-    Column("settled\nat step", lambda layer: layer.summary["settled_at"], is_step=True),
-    Column("state", lambda _: nan, lambda layer, _: layer.summary["state"]),
-)
-
-
-def _distance(layer: LayerData) -> float:
-    ratio = layer.summary["rotation_ratio"]
-    return max(ratio, 1 / ratio) if ratio > 0 else nan
+NO_FORECAST = "* over equilibrium, because the run has no forecast."
 
 
 def report_text(report: Report) -> TerminalText:
-    """Return runs for a terminal. The run with the fewest findings comes first."""
+    """Return runs for a terminal. The run with the lowest loss comes first."""
 
     def lines(width: int) -> Iterator[RenderableType]:
         runs = report.runs
         # The summary of a single run comes first. With several runs, each summary follows the name of its run.
-        yield from summary_text(report.summary if len(runs) > 1 else runs[0].summary, width)
+        if len(runs) == 1:
+            yield from summary_text(runs[0].summary, width)
+        else:
+            yield from table(report.table.header, report.table.rows, width, [0])
+            yield Text(filled(report.left_out, width) + "\n" if report.left_out else "")
         for number, run in enumerate(runs):
             if number:
                 yield Text("")
@@ -76,7 +53,6 @@ def _run(run: RunData, width: int, is_compared: bool) -> Iterator[RenderableType
         yield from finding_lines(finding["severity"], finding["sentence"], finding["remedy"], width)
     yield from (Text(filled("• " + note, width), style="dim") for note in run.notes)
     yield Text("")
-    shapes = {layer.name: layer.shape for layer in run.layers}
-    yield from family_table(layer_table(run.layers, COLUMNS, _distance, shapes), width)
-    if any(layer.summary["reference"] == "forecast" for layer in run.layers):
-        yield Text(filled(FORECAST, width), style="dim")
+    yield from family_table(run.table, width)
+    if any(layer.summary["reference"] != "forecast" for layer in run.layers):
+        yield Text(filled(NO_FORECAST, width), style="dim")

@@ -7,6 +7,12 @@ from typing import Any
 
 # Okabe and Ito's colours: distinct for every kind of colour vision.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#999999")
+# Colours of runs: those above, and others for pages of many runs.
+RUN_COLOURS = (
+    *COLOURS,
+    *("#aa4499", "#117733", "#cc6677", "#999933", "#44aa99", "#8b7bd8", "#a0522d", "#c71585", "#6b8e23", "#e07b5a"),
+    *("#4d9078", "#b8860b", "#7a8ba8"),
+)
 FONT = "system-ui, sans-serif"
 # Grid and reference lines, on a light and on a dark background.
 GREY = "#888888"
@@ -39,4 +45,4 @@ def light(name: str) -> str:
 
 def script() -> str:
     """Return the script that sets colours and switches light and dark, by the reader's system or by a button."""
-    return f"{asset('theme.js')}Look.colours = {json.dumps(COLOURS)};\n"
+    return f"{asset('theme.js')}Look.colours = {json.dumps(RUN_COLOURS)};\n"

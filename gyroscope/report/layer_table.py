@@ -1,8 +1,8 @@
 """Tables of layers in which a family, such as h.*.attn.c_proj, is one row with the range of its numbers."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from math import isfinite, isinf, isnan
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import isfinite, isinf, isnan, nan
 from typing import Any, final
 
 from gyroscope.advice import thresholds
@@ -24,6 +24,8 @@ class Column:
     text      cell of a layer, given the number of digits, if it is not only the number
     infinite  cell if the number is infinite
     is_step   whether the number is shown to its last digit
+    help      what the number is, for a tooltip
+    is_ratio  whether the usual number is 1, so that a page highlights numbers far from it
     """
 
     title: str
@@ -31,6 +33,13 @@ class Column:
     text: Callable[[Any, int], str] | None = None
     infinite: str = UNKNOWN
     is_step: bool = False
+    help: str = ""
+    is_ratio: bool = False
+
+    def is_off(self, layer: Any) -> bool:
+        """Return whether the number of a layer is far from the usual one."""
+        value = self.value(layer) if self.is_ratio else nan
+        return value > thresholds.MAX_USUAL_RATIO or value < 1 / thresholds.MAX_USUAL_RATIO
 
     def cell(self, layer: Any, digits: int = 3) -> str:
         """Return the cell of one layer."""
@@ -55,18 +64,31 @@ class Column:
 @final
 @dataclass(frozen=True)
 class FamilyRow:
-    """One row of a table: a family or a single layer, and the rows of a family's members."""
+    """One row of a table: a family or a single layer.
 
+    layers    full names
+    cells     text, the name first
+    values    the largest number in each cell, by which a page sorts, NaN in cells of words
+    off       places of numbers that are far from the usual one
+    distance  of the worst layer
+    members   rows of a family's members
+    """
+
+    layers: Sequence[str]
     cells: Sequence[str]
-    members: Sequence[Sequence[str]] = ()
+    values: Sequence[float]
+    off: Sequence[int]
+    distance: float
+    members: Sequence["FamilyRow"] = ()
 
 
 @final
 @dataclass(frozen=True)
 class LayerTable:
-    """A table of layers, in the order of the model."""
+    """A table of layers, in the order of the model. `helps` has a tooltip for each column."""
 
     header: Sequence[str]
+    helps: Sequence[str]
     rows: Sequence[FamilyRow]
 
 
@@ -88,23 +110,41 @@ def layer_table(
     families = group_families(list(by_name), {name: tuple(shape) for name, shape in (shapes or {}).items()})
     # Rows of single layers show their label. A family also shows the shape of its members.
     has_shapes = shapes is not None and len(families) < len(by_name)
+    first = 1 + has_shapes
+
+    def row_of(label: str, members: Sequence[Any], cells: Sequence[str], worst: str = "") -> FamilyRow:
+        shape = ["×".join(map(str, (shapes or {}).get(members[0].name, ())))] if has_shapes else []
+        values = [_largest(column.value(member) for member in members) for column in columns]
+        off = [first + place for place, column in enumerate(columns) if any(map(column.is_off, members))]
+        return FamilyRow(
+            [member.name for member in members],
+            [label, *shape, *cells, worst],
+            [nan] * first + values + [nan],
+            off,
+            _largest(map(distance, members)),
+        )
+
+    def layer_row(layer: Any) -> FamilyRow:
+        return row_of(labels[layer.name], [layer], [column.cell(layer) for column in columns])
+
     rows = []
     for family in families:
         members = [by_name[name] for name in family.members]
-        shape = ["×".join(map(str, (shapes or {}).get(family.members[0], ())))] if has_shapes else []
-
-        def row_of(layer: Any, shape: Sequence[str] = shape) -> list[str]:
-            return [labels[layer.name], *shape, *(column.cell(layer) for column in columns), ""]
-
         if len(members) == 1:
-            rows.append(FamilyRow(row_of(members[0])))
+            rows.append(layer_row(members[0]))
             continue
-        ranges = [column.range(members) for column in columns]
         worst = _worst(members, distance)
-        cells = [str(family), *shape, *ranges, labels[worst.name] if worst is not None else ""]
-        rows.append(FamilyRow(cells, [row_of(member) for member in members]))
+        named = labels[worst.name] if worst is not None else ""
+        row = row_of(str(family), members, [column.range(members) for column in columns], named)
+        rows.append(replace(row, members=[layer_row(member) for member in members]))
+    shape_help = ["shape of the weight"] if has_shapes else []
     header = ["layer", *(["shape"] if has_shapes else []), *(column.title for column in columns), "worst"]
-    return _without_empty_columns(LayerTable(header, rows))
+    helps = ["name", *shape_help, *(column.help for column in columns), "the layer furthest from the usual"]
+    return _without_empty_columns(LayerTable(header, helps, rows))
+
+
+def _largest(values: Iterable[float]) -> float:
+    return max((value for value in values if not isnan(value)), default=nan)
 
 
 def heading(title: str) -> str:
@@ -136,8 +176,14 @@ def _without_empty_columns(table: LayerTable) -> LayerTable:
     cells = [row.cells for row in table.rows]
     kept = [place for place in range(len(table.header)) if any(row[place] not in ("", UNKNOWN) for row in cells)]
 
-    def chosen(row: Sequence[str]) -> list[str]:
-        return [row[place] for place in kept]
+    def chosen(row: FamilyRow) -> FamilyRow:
+        return replace(
+            row,
+            cells=[row.cells[place] for place in kept],
+            values=[row.values[place] for place in kept],
+            off=[kept.index(place) for place in row.off if place in kept],
+            members=list(map(chosen, row.members)),
+        )
 
-    rows = [FamilyRow(chosen(row.cells), [chosen(member) for member in row.members]) for row in table.rows]
-    return LayerTable(chosen(table.header), rows)
+    header, helps = ([texts[place] for place in kept] for texts in (table.header, table.helps))
+    return LayerTable(header, helps, list(map(chosen, table.rows)))

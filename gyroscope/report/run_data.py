@@ -9,10 +9,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias, final
 
-import numpy as np
-
 from gyroscope._types import Array, Int64
-from gyroscope.advice.thresholds import MAX_USUAL_RATIO, MIN_RATE_SHARE
+from gyroscope.advice.thresholds import MIN_RATE_SHARE
+from gyroscope.report.layer_table import LayerTable
 from gyroscope.report.run_head import RunHead
 
 Series: TypeAlias = dict[str, Array]
@@ -51,17 +50,6 @@ MAP_COLUMNS = 60
 # Quantities whose distribution over the neurons of a layer can be shown.
 DISTRIBUTIONS = ("angular_update", "norm")
 
-# Kind of finding to the panel with its evidence. The evidence of other kinds is in the panel `equilibrium`.
-PANELS = {
-    "diverged": "table",
-    "layer_imbalance": "layers",
-    "scale_sensitive": "layers",
-    "neuron_imbalance": "balance",
-    "dead_vectors": "table",
-    "frozen_entries": "table",
-    "not_measured": "table",
-}
-
 
 @final
 @dataclass(frozen=True)
@@ -71,7 +59,6 @@ class LayerData:
     family         pattern of its name and those of the same layer in other blocks, or its label
     shape          of the layer. A part of a fused weight has its own
     summary        the layer in one line: `run_layers.summary`
-    spread         rotation of its neurons over their median: `run_layers.spread`
     ratios         log2 of measured over predicted rotation, in each part of the run
     distributions  by quantity, at a few steps. Empty on a live page, which requests them one by one
     series         empty on a live page, which requests those of the layer that is open
@@ -86,7 +73,6 @@ class LayerData:
     fan_in: int
     group: int
     summary: Mapping[str, Any]
-    spread: Mapping[str, float]
     ratios: Array
     distributions: Mapping[str, Sequence[Mapping[str, Any]]]
     series: Series = field(repr=False)
@@ -102,7 +88,8 @@ class RunData:
     groups         parameter groups: rule, number of layers, and the series `lr` and `weight_decay`
     summary        what the findings mean, in a few sentences
     changes        what to change, as settings
-    findings       with the panel that shows their evidence
+    findings       worst first
+    table          the layers by family, as text
     map_steps      first step of each part of the run, for `LayerData.ratios`
     marks          steps worth a line across the curves: `settled` (half of the layers had), or an incident by its
                    name
@@ -124,36 +111,38 @@ class RunData:
     summary: Sequence[str]
     changes: Mapping[str, Any]
     findings: Sequence[Mapping[str, Any]]
+    table: LayerTable
     marks: Sequence[Mapping[str, Any]]
     notes: Sequence[str]
     config: Mapping[str, Any]
     id: str = ""
     colour: int = 0
 
-    @property
-    def score(self) -> tuple[float, ...]:
-        """Sort key: number of bad findings and of warnings, and distance of the layers from their prediction."""
-        severities = [finding["severity"] for finding in self.findings]
-        ratios = np.array([layer.summary["rotation_ratio"] for layer in self.layers])
-        distance = np.abs(np.log2(ratios[np.isfinite(ratios) & (ratios > 0)]))
-        median = float(np.median(distance)) if distance.size else np.inf
-        return severities.count("bad"), severities.count("warn"), median
+
+@final
+@dataclass(frozen=True)
+class RunTable:
+    """A line of text for each run, in the order of the page. `helps` has a tooltip for each column."""
+
+    header: Sequence[str]
+    helps: Sequence[str]
+    rows: Sequence[Sequence[str]]
 
 
 @final
 @dataclass(frozen=True)
 class Report:
-    """The page: one run, or several with the layers they share. First fewest findings, then most, then the others.
+    """The page: one run, or several with the layers they share. The lowest loss comes first.
 
-    summary          how several runs differ, in a few sentences
-    max_usual_ratio  measured over predicted, or its inverse, above which the table highlights a number
+    table            a line of text for each run
+    left_out         the sentence about layers that only some runs have, or empty
     min_rate_share   share of the peak learning rate below which a logarithmic axis shows no curve
     at               step at which the page opens. None shows all steps
     """
 
     runs: Sequence[RunData]
     gyroscope: str
-    summary: Sequence[str] = ()
-    max_usual_ratio: float = MAX_USUAL_RATIO
+    table: RunTable
+    left_out: str = ""
     min_rate_share: float = MIN_RATE_SHARE
     at: int | None = None

@@ -4,6 +4,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from math import inf, isfinite
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +19,11 @@ from gyroscope.advice.incidents import judged_steps
 from gyroscope.advice.layer_families import plain_name
 from gyroscope.advice.phrases import rule_text
 from gyroscope.advice.record import group_config
-from gyroscope.report.comparison import comparison_summary, shared_layers
-from gyroscope.report.run_data import MOST_DRAWN, OVER_LAYERS, PANELS, Report, RunData, Series
+from gyroscope.report.comparison import left_out_layers, shared_layers
+from gyroscope.report.run_data import MOST_DRAWN, OVER_LAYERS, Report, RunData, Series
 from gyroscope.report.run_head import run_head
 from gyroscope.report.run_layers import layers_data, map_starts, series_of
+from gyroscope.report.run_table import run_layer_table, run_table
 from gyroscope.store import Run, RunError, open_run
 from gyroscope.store.reader import Progress
 
@@ -51,9 +53,9 @@ def gather(paths: Sequence[str | os.PathLike[str]], at: int | None = None, progr
 
 def make_report(runs: Sequence[RunData], all_layers: Sequence[Sequence[str]], at: int | None = None) -> Report:
     """Return the report on gathered runs, given all layers that each run has."""
-    summary = comparison_summary(runs, all_layers) if len(runs) > 1 else []
-    coloured = [replace(run, colour=number) for number, run in enumerate(runs)]
-    return Report(ordered(coloured), gyroscope.__version__, summary, at=at)
+    coloured = by_loss([replace(run, colour=number) for number, run in enumerate(runs)])
+    left_out = left_out_layers(runs, all_layers) if len(runs) > 1 else ""
+    return Report(coloured, gyroscope.__version__, run_table(coloured), left_out, at=at)
 
 
 def check(run: Run) -> None:
@@ -75,11 +77,12 @@ def names_of(runs: Sequence[Run]) -> list[str]:
     return [f"{name} ({number})" for number, name in enumerate(names, start=1)]
 
 
-def ordered(runs: Sequence[RunData]) -> list[RunData]:
-    """Return the run with the fewest findings, the one with the most, then the others in between."""
-    # The two extremes come first, because comparisons of many runs show these.
-    best = sorted(runs, key=lambda run: run.score)
-    return [best[0], best[-1], *best[1:-1]] if len(best) > 2 else best
+def by_loss(runs: Sequence[RunData]) -> list[RunData]:
+    """Return the runs with the lowest final loss first, and those without a finite one last."""
+    # Losses of different names cannot be compared.
+    if len({run.head.loss_name for run in runs}) > 1:
+        return list(runs)
+    return sorted(runs, key=lambda run: run.head.loss if isfinite(run.head.loss) else inf)
 
 
 def gather_run(
@@ -104,10 +107,15 @@ def gather_run(
     judged = judged_steps(run)
     rename = plain_name if layers else str
     histories = [history for history in layer_histories(run) if layers is None or history.name in layers]
+    sensitive = {name for finding in findings if finding.kind == "scale_sensitive" for name in finding.layers}
+    layers_shown = layers_data(run, histories, live, at, rename, sensitive)
+    # The loss first, because a page draws only the first values.
+    head = run_head(run)
+    logged = sorted(run.scalars, key=lambda name: name != head.loss_name)
     blocks = {name: np.stack([series_of(run, each.name, name) for each in histories]) for name in OVER_LAYERS}
     return RunData(
         name=name,
-        head=run_head(run),
+        head=head,
         status=run.status,
         total=run.total,
         stride=run.stride,
@@ -115,7 +123,8 @@ def gather_run(
         map_steps=run.steps[map_starts(len(run.steps))],
         series=over_layers(blocks),
         groups=groups(run),
-        layers=layers_data(run, histories, live, at, rename),
+        layers=layers_shown,
+        table=run_layer_table(layers_shown),
         config=run.config,
         id=id,
         summary=findings.summary,
@@ -123,7 +132,7 @@ def gather_run(
         findings=[_finding(finding, rename) for finding in findings],
         marks=_marks(layer_histories(run), findings),
         notes=[*run.notes, *([] if judged is None else [judged])],
-        scalars={name: _logged(run, name) for name in run.scalars[: MOST_DRAWN if live else None]},
+        scalars={name: _logged(run, name) for name in logged[: MOST_DRAWN if live else None]},
     )
 
 
@@ -178,8 +187,7 @@ def groups(run: Run) -> list[dict[str, Any]]:
 
 
 def _finding(finding: Finding, rename: Callable[[str], str]) -> dict[str, Any]:
-    panel = PANELS.get(finding.kind, "equilibrium")
-    return {**vars(finding), "layers": [rename(layer) for layer in finding.layers], "panel": panel}
+    return {**vars(finding), "layers": [rename(layer) for layer in finding.layers]}
 
 
 def _marks(layers: Sequence[LayerHistory], findings: Findings) -> list[dict[str, Any]]:

@@ -1,6 +1,6 @@
 """The layers of a run on a page: their lines in the table, the spread of their neurons, and distributions."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from math import nan, prod
 from typing import Any
 
@@ -11,7 +11,7 @@ from gyroscope.advice import thresholds
 from gyroscope.advice.history import LayerHistory
 from gyroscope.advice.layer_facts import state_of_run
 from gyroscope.advice.layer_families import group_families, short_labels
-from gyroscope.advice.record import finite_ratio
+from gyroscope.advice.record import finite_ratio, positive_ratio
 from gyroscope.advice.run_layer import noise_ratio
 from gyroscope.report.run_data import DISTRIBUTIONS, LAYER_SERIES, MAP_COLUMNS, LayerData
 from gyroscope.store import LayerInfo, Run
@@ -21,9 +21,17 @@ SHOWN_STEPS = 7
 
 
 def layers_data(
-    run: Run, histories: Sequence[LayerHistory], live: bool, at: int | None, rename: Callable[[str], str]
+    run: Run,
+    histories: Sequence[LayerHistory],
+    live: bool,
+    at: int | None,
+    rename: Callable[[str], str],
+    sensitive: Collection[str],
 ) -> list[LayerData]:
-    """Return the layers of a run, with their distributions unless the page is live."""
+    """Return the layers of a run, with series and distributions unless the page is live.
+
+    sensitive  layers that are not scale-invariant
+    """
     names = [history.name for history in histories]
     shapes = {name: own_shape(run.layer(name)) for name in names}
     labels = short_labels(names)
@@ -42,8 +50,7 @@ def layers_data(
                 vectors=layer.vectors,
                 fan_in=layer.fan_in,
                 group=layer.group,
-                summary=summary(history),
-                spread=spread(history),
+                summary=summary(history, history.name in sensitive),
                 ratios=map_row(history, starts),
                 distributions={} if live else distributions(run, layer.name, at),
                 series={} if live else layer_series(run, layer.name),
@@ -61,12 +68,21 @@ def map_row(history: LayerHistory, starts: Int64) -> Array:
     """Return the median log2 ratio of measured over predicted rotation in each part of the run, NaN if unknown."""
     peak = history.lr[history.peak : history.peak + 1]
     # At the end of a schedule that goes to 0 both are nearly 0.
-    speeds = np.where(history.lr < thresholds.MIN_RATE_SHARE * peak, nan, history.speeds)
+    speeds = finite_ratio(history.angle, reference(history, "angular_update"))
+    speeds = np.where(history.lr < thresholds.MIN_RATE_SHARE * peak, nan, speeds)
     with np.errstate(divide="ignore", invalid="ignore"):
         ratios = np.log2(speeds)
     parts = np.split(np.where(np.isfinite(ratios), ratios, nan), starts[1:])
     known = [part[np.isfinite(part)] for part in parts]
     return np.array([np.median(part).round(2) if part.size else nan for part in known])
+
+
+def reference(history: LayerHistory, quantity: str) -> Array:
+    """Return the forecast of a quantity, or its equilibrium if the run has no forecast."""
+    forecast = history.series(f"forecast_{quantity}")
+    if np.isfinite(forecast).any():
+        return forecast
+    return history.series(f"predicted_{quantity}")
 
 
 def layer_series(run: Run, layer: str) -> dict[str, Array]:
@@ -90,51 +106,46 @@ def own_shape(layer: LayerInfo) -> tuple[int, ...]:
     return tuple(shape)
 
 
-def summary(history: LayerHistory) -> dict[str, Any]:
+def summary(history: LayerHistory, is_sensitive: bool = False) -> dict[str, Any]:
     """Return a layer in one line: means over the judged part of the run, and ratios of measured over predicted.
 
     If the last numbers of a layer are not finite, the earlier ones do not describe it. All are NaN, and `diverged` is
     true.
 
-    state        of its norm and rotation, one of `layer_facts.State`, or "not finite"
-    reference    "equilibrium", or the "forecast" if the run is shorter than one memory
-    decay_ratio  λ_e/λ: 1 if the loss does not depend on the scale of the weights
-    alignment    s: 1 if updates are pure noise, above if gradients agree over the momentum's memory
-    imbalance    95th over 5th percentile of the neurons' rotation, over that of pure noise
+    state            of its norm and rotation, one of `layer_facts.State`, or "not finite"
+    reference        what ratios are over: the "forecast", or "equilibrium" if the run has no forecast
+    decay_ratio      λ_e/λ: 1 if the loss does not depend on the scale of the weights
+    alignment        s: 1 if updates are pure noise, above if gradients agree over the momentum's memory
+    imbalance        95th over 5th percentile of the neurons' rotation, over that of pure noise
+    radial_gradient  cosine of gradient and weight. Like `update`, the RMS length of a step, only if `is_sensitive`
     """
     dead = history.series("dead_vectors")[history.window]
+    predicted = reference(history, "angular_update")
+    norm = history.series("norm", "rms")
+    radial = {"radial_gradient": nan, "update": nan}
+    if is_sensitive:
+        radial = {
+            "radial_gradient": history.mean(history.series("grad_weight_cosine")),
+            "update": history.mean(history.series("update_norm", "rms")),
+        }
     return {
         "diverged": history.diverged,
         "state": "not finite" if history.diverged else state_of_run(history),
-        "reference": history.reference,
+        "reference": "forecast" if np.isfinite(history.series("forecast_angular_update")).any() else "equilibrium",
         "rotation": history.rms(history.rms_angle),
-        "predicted_rotation": history.rms(history.reference_angle),
-        "rotation_ratio": history.rotation_ratio,
-        "norm": history.mean(history.series("norm", "rms")),
-        "norm_ratio": history.mean(history.norm_ratio),
+        "predicted_rotation": history.rms(predicted),
+        "rotation_ratio": history.rms(finite_ratio(history.rms_angle, predicted)),
+        "norm": history.mean(norm),
+        "norm_ratio": history.mean(positive_ratio(norm, reference(history, "norm"))),
         "decay_ratio": history.mean(finite_ratio(history.series("lambda_e", "q50"), history.series("weight_decay"))),
         "alignment": history.mean(history.series("alignment")),
-        "imbalance": history.mean(history.quantile_ratio()) / _noise(history),
+        "imbalance": history.mean(history.quantile_ratio()) / noise_ratio(history.layer.fan_in, history.layer.vectors),
         # The smallest count, because a vector is dead if it never rotated in the whole window.
         "dead_vectors": float(np.fmin.reduce(dead)) if dead.size else nan,
         "frozen_share": history.mean(finite_ratio(history.series("frozen_entries"), history.series("entries"))),
         "settled_at": history.settled_at,
+        **radial,
     }
-
-
-def spread(history: LayerHistory) -> dict[str, float]:
-    """Return quantiles of the neurons' rotation over its median, averaged over the last part of the run.
-
-    `noise` is the 95th over the 5th percentile that white noise alone would give.
-    """
-    median = history.series("angular_update", "q50")
-    shown = ("q05", "q25", "q75", "q95")
-    ratios = {name: history.mean(finite_ratio(history.series("angular_update", name), median)) for name in shown}
-    return {**ratios, "noise": _noise(history)}
-
-
-def _noise(history: LayerHistory) -> float:
-    return noise_ratio(history.layer.fan_in, history.layer.vectors)
 
 
 def distributions(run: Run, layer: str, at: int | None = None) -> dict[str, list[dict[str, Any]]]:

@@ -24,9 +24,9 @@ pytestmark = pytest.mark.browser
 
 ROOT = Path(__file__).parents[2]
 SCRIPT, UPWARDS = "<script>alert(1)</script>", "..%2f..%2fetc"  # the first is a directory in another
-FIGURES = ["equilibrium", "heat", "balance"]
 SHEET = 717  # pixels: A4 less the margins that browsers leave
-EQUILIBRIUM = "document.getElementById('equilibrium-figure')"
+ROTATION = "document.getElementById('rotation-figure')"
+LOGGED = "document.getElementById('logged-figure')"
 
 
 @pytest.fixture(scope="module")
@@ -67,13 +67,12 @@ def test_a_page_opens_from_a_file_without_a_network(fallen):
     assert fallen.wrong == []
     assert [url for url in fallen.asked if not url.startswith(("file:", "data:", "blob:"))] == []
     assert fallen.js("document.querySelectorAll('.modebar [data-title*=hare]').length") == 0  # Plotly's upload
-    for name in FIGURES:
-        assert fallen.js(f"document.getElementById('{name}-figure').data.length") > 0
+    assert fallen.js(f"{ROTATION}.data.length") > 0
     assert "as far as predicted" in fallen.page.inner_text("#findings")
 
 
 def test_the_curves_are_the_numbers_of_the_store(fallen, runs):
-    drawn = fallen.js(f"{EQUILIBRIUM}.data.map(one => [one.name, one.x, one.y])")
+    drawn = fallen.js(f"{ROTATION}.data.map(one => [one.name, one.x, one.y])")
     measured = next(one for one in drawn if one[0] == "measured, median layer")
     with open_run(runs / "fell_out") as run:
         assert measured[1] == run.steps.tolist()
@@ -83,34 +82,27 @@ def test_the_curves_are_the_numbers_of_the_store(fallen, runs):
         assert measured[2][last] == pytest.approx(sorted(angles)[2], rel=1e-4)
         # The end of the schedule would flatten all others on a logarithmic axis.
         assert set(measured[2][last + 1 :]) == {None}
-    assert fallen.js(f"{EQUILIBRIUM}.layout.annotations.map(one => one.text)") == ["settled"]
+    assert fallen.js(f"{ROTATION}.layout.annotations.map(one => one.text)") == ["settled"]
 
 
-def test_what_training_logged_is_drawn_above_rotation_on_the_same_axis_of_steps(browser, fallen, tmp_path):
+def test_what_training_logged_is_drawn_with_the_loss_first(browser, fallen, tmp_path):
     make.log_at(tmp_path / "first")
     make.log_at(tmp_path / "second", seed=1)
     tab = opened(browser, tmp_path, ["first", "second"])
-    drawn = tab.js(
-        f"{EQUILIBRIUM}.data.filter(one => /^y[3-9]$/.test(one.yaxis)).map(one => [one.name, one.yaxis, one.x, one.y])"
-    )
-    assert [(name.partition(", ")[0], axis) for name, axis, *_ in drawn] == [
-        (name, axis) for name, axis in (("loss", "y3"), ("accuracy", "y4"), ("tokens", "y5")) for _ in range(2)
-    ]
-    assert {name for name, *_ in drawn[:2]} == {"loss, first", "loss, second"}
-    first = next(one for one in drawn if one[0] == "loss, first")
-    assert first[2] == list(range(0, 300, 2))
-    assert first[3][10] == pytest.approx(make.loss_at(20), rel=1e-4)
-    axes = tab.js(
-        f"[3, 4, 5].map(i => {EQUILIBRIUM}._fullLayout['yaxis' + i]).map(axis => [axis.type, axis.anchor, axis.domain])"
-    )
-    assert [kind for kind, *_ in axes] == ["log", "linear", "linear"]
-    rotation = tab.js(f"{EQUILIBRIUM}._fullLayout.yaxis.domain")
-    assert axes[0][2][0] > axes[1][2][1] > axes[2][2][1] > rotation[1]
-    assert "loss, accuracy, tokens" in tab.page.inner_text("#equilibrium")
+    drawn = tab.js(f"{LOGGED}.data.map(one => [one.name, one.yaxis, one.x, one.y])")
+    expected = [(f"{name}, {run}", axis) for name, axis in NAMES_AND_AXES for run in ("first", "second")]
+    assert [(name, axis) for name, axis, *_ in drawn] == expected
+    assert drawn[0][2] == list(range(0, 300, 2))
+    assert drawn[0][3][10] == pytest.approx(make.loss_at(20), rel=1e-4)
+    axes = tab.js(f"['', 2, 3].map(i => {LOGGED}._fullLayout['yaxis' + i]).map(axis => [axis.type, axis.domain])")
+    assert [kind for kind, _ in axes] == ["log", "linear", "linear"]
+    assert axes[0][1][0] > axes[1][1][1] > axes[2][1][1]
     assert tab.wrong == []
     tab.close()
-    assert fallen.js(f"{EQUILIBRIUM}.data.filter(one => /^y[3-9]$/.test(one.yaxis)).length") == 0
-    assert fallen.js(f"{EQUILIBRIUM}.layout.yaxis.domain") == [0.3, 1]
+    assert not fallen.page.is_visible("#logged-figure")
+
+
+NAMES_AND_AXES = (("loss", "y"), ("accuracy", "y2"), ("tokens", "y3"))
 
 
 def test_long_names_of_logged_values_are_whole_and_do_not_touch(browser, tmp_path):
@@ -120,11 +112,11 @@ def test_long_names_of_logged_values_are_whole_and_do_not_touch(browser, tmp_pat
             new.put(Sample(step, 1.7e9 + step, dict(enumerate(layers))))
         new.put_scalars([(step, dict.fromkeys(names, 1 + 1 / (1 + step))) for step in range(0, 300, 10)])
     tab = opened(browser, tmp_path, ["run"])
-    shown = tab.page.locator("#equilibrium-figure .annotation-text")
+    shown = tab.page.locator("#logged-figure .annotation-text")
     places = {text: shown.nth(i).bounding_box() for i, text in enumerate(shown.all_text_contents())}
-    titles = tab.page.locator("#equilibrium-figure .infolayer text[class*=title]")
+    titles = tab.page.locator("#logged-figure .infolayer text[class*=title]")
     boxes = [places[name] for name in names] + [titles.nth(i).bounding_box() for i in range(titles.count())]
-    assert len(boxes) == 6  # with the titles of the steps, of rotation and of lr
+    assert len(boxes) == 4  # with the title of the steps
     for i, one in enumerate(boxes):
         for other in boxes[:i]:
             beside = one["x"] >= other["x"] + other["width"] or other["x"] >= one["x"] + one["width"]
@@ -133,7 +125,7 @@ def test_long_names_of_logged_values_are_whole_and_do_not_touch(browser, tmp_pat
 
 
 def test_dark_by_the_system_light_by_the_button_and_on_paper(fallen):
-    ink, figure = "getComputedStyle(document.body).color", f"{EQUILIBRIUM}.layout.font.color"
+    ink, figure = "getComputedStyle(document.body).color", f"{ROTATION}.layout.font.color"
     dark, drawn = fallen.js(ink), fallen.js(figure)
     assert drawn == "#e6e9ec"
     fallen.page.click("button.theme")
@@ -141,11 +133,11 @@ def test_dark_by_the_system_light_by_the_button_and_on_paper(fallen):
     assert fallen.js(ink) != dark
     fallen.page.click("button.theme")
     assert fallen.js(ink) == dark
-    widths = f"{FIGURES!r}.map(name => document.querySelector(`#${{name}}-figure .main-svg`).clientWidth)"
+    widths = "document.querySelector('#rotation-figure .main-svg').clientWidth"
     drawn = fallen.js(widths)
     fallen.js("dispatchEvent(new Event('beforeprint'))")
     assert fallen.js(ink) != dark
-    assert max(fallen.js(widths)) < SHEET
+    assert fallen.js(widths) < SHEET
     fallen.js("dispatchEvent(new Event('afterprint'))")
     assert fallen.js(ink) == dark
     assert fallen.js(widths) == drawn
@@ -155,13 +147,10 @@ def test_dark_by_the_system_light_by_the_button_and_on_paper(fallen):
 def test_clicking_a_layer_in_the_map_opens_it(imbalanced, runs):
     tab = imbalanced
     assert not tab.page.is_visible("#layer")
-    place = tab.page.locator("#heat-figure .nsewdrag").first
-    place.scroll_into_view_if_needed()
-    box = place.bounding_box()
-    tab.page.mouse.move(box["x"] + 0.4 * box["width"], box["y"] + 0.3 * box["height"])  # the second of five
-    tab.page.mouse.move(box["x"] + 0.5 * box["width"], box["y"] + 0.3 * box["height"])
-    tab.page.mouse.down()
-    tab.page.mouse.up()
+    row = tab.page.locator("#layers-table tbody tr").first  # the worst
+    # The map is a gradient in the colours of the page.
+    assert "var(--fast)" in row.locator(".strip").get_attribute("style")
+    row.locator("td.map").click()
     tab.page.wait_for_selector("#layer:visible")
     assert tab.page.inner_text("#layer-name") == "block.0.conv1.weight"
     for name in ("norm", "rotation", "cosine", "decay", "alignment"):
@@ -176,9 +165,9 @@ def test_clicking_a_layer_in_the_map_opens_it(imbalanced, runs):
 
 def test_a_layer_can_be_opened_and_its_steps_walked_with_the_keyboard(imbalanced):
     tab = imbalanced
-    tab.page.focus("#layers-table .name")
+    tab.page.focus("#layers-table .name[title='stem.weight']")
     tab.page.keyboard.press("Enter")
-    assert tab.page.inner_text("#layer-name") == "stem.weight"
+    tab.until("document.getElementById('layer-name').textContent === 'stem.weight'")
     assert tab.page.inner_text("#look-at") == "step 990"
     tab.page.focus("#look-step")
     tab.page.keyboard.press("Home")
@@ -188,12 +177,14 @@ def test_a_layer_can_be_opened_and_its_steps_walked_with_the_keyboard(imbalanced
     assert tab.wrong == []
 
 
-def test_a_finding_leads_to_its_evidence(imbalanced):
+def test_a_finding_opens_its_layers_and_those_after_the_third_are_folded(imbalanced):
     tab = imbalanced
-    tab.page.click("#findings li:has-text('Neurons of') a")
-    assert tab.page.url.endswith("#balance")
     tab.page.click("#findings li:has-text('times as fast') button.chip")
-    assert tab.page.inner_text("#layer-name") == "block.0.conv1.weight"
+    tab.until("document.getElementById('layer-name').textContent === 'block.0.conv1.weight'")
+    count = len(tab.js("Gyroscope.state.report.runs[0].findings"))
+    assert count > 3
+    assert tab.page.locator("#findings-body > ul > li").count() == 3
+    assert tab.page.inner_text("#findings-body summary") == f"{count - 3} more"
     assert tab.wrong == []
 
 
@@ -207,7 +198,7 @@ def test_an_incident_is_marked_on_every_time_axis_and_the_page_opens_at_its_step
         "[...document.querySelectorAll('.js-plotly-plot')].filter(f => f.layout.xaxis.title?.text === 'step')"
         ".map(f => [f.id, f.layout.shapes.some(s => s.x0 === 200 && s.x1 === 200), ...f.layout.xaxis.range])"
     )
-    assert {name for name, *_ in axes} >= {"equilibrium-figure", "heat-figure", "layer-norm"}
+    assert {name for name, *_ in axes} >= {"rotation-figure", "layer-norm"}
     assert all(marked and 0 < low < 200 < high < 300 for _, marked, low, high in axes), axes
     assert tab.wrong == []
     tab.close()
@@ -217,19 +208,19 @@ def test_the_table_sorts_and_filters(imbalanced):
     tab = imbalanced
 
     def column(key):
-        return [float(cell) for cell in tab.page.locator(f"#layers-table td[data-key={key}]").all_inner_texts()]
+        return [float(cell) for cell in tab.page.locator(f"#layers-table td[data-key='{key}']").all_inner_texts()]
 
-    tab.page.click("#layers-table [data-sort=rotation_ratio]")
-    assert column("rotation_ratio") == sorted(column("rotation_ratio"), reverse=True)
-    assert column("rotation_ratio")[0] > 3
+    assert column(2)[0] > 3  # worst first: rotation over that of the forecast
+    tab.page.click("#layers-table [data-sort='2']")
+    assert column(2) == sorted(column(2), reverse=True)
     tab.page.keyboard.press("Enter")  # the heading still has the focus: the other way round
-    assert column("rotation_ratio") == sorted(column("rotation_ratio"))
+    assert column(2) == sorted(column(2))
     assert tab.page.locator("th[aria-sort=ascending]").count() == 1
     tab.page.fill("#filter", "CONV2")
     names = tab.page.locator("#layers-table td:first-child").all_inner_texts()
     assert len(names) == 2
     assert all("conv2" in name for name in names)
-    assert tab.page.inner_text("#table-count") == "2 of 5 layers"
+    assert tab.page.inner_text("#layers-count") == "(2 of 5)"
     assert tab.wrong == []
 
 
@@ -260,37 +251,37 @@ def test_the_table_and_the_finding_say_that_a_layer_is_not_finite(browser, tmp_p
     diverging(tmp_path / "lost")
     tab = opened(browser, tmp_path, ["lost"])
     assert "not finite" in tab.page.inner_text("#findings")
-    assert tab.page.inner_text("#layers-table tbody tr:first-child td[data-key=rotation]") == "not finite"
-    assert tab.page.inner_text("#layers-table tbody tr:first-child td[data-key=norm]") == "not finite"
-    assert "not finite" not in tab.page.inner_text("#layers-table tbody tr:nth-child(2)")
+    rows = {row.split("\t")[0]: row for row in tab.page.locator("#layers-table tbody tr").all_inner_texts()}
+    assert rows["stem"].count("not finite") == 3  # rotation, norm and state
+    assert "not finite" not in rows["block.0.conv1"]
     assert tab.wrong == []
     tab.close()
 
 
-def test_three_runs_are_compared_best_and_worst_first_in_narrow_and_wide_windows(browser, runs):
-    tab = opened(browser, runs, ["fell_out", "healthy", "imbalanced"], viewport={"width": 400, "height": 900})
-    heads = tab.page.locator("#findings h3").all_inner_texts()
-    assert heads == ["healthy (fewest findings)", "imbalanced (most findings)", "fell_out"]
+def test_runs_are_compared_by_loss_in_narrow_and_wide_windows(browser, tmp_path):
+    for seed, (name, story) in enumerate({"fell_out": make.fell_out, "healthy": make.healthy}.items()):
+        make.log_at(tmp_path / name, story(), seed=1 - seed)
+    make.log_at(tmp_path / "imbalanced", make.imbalanced(), seed=2)
+    names = ["fell_out", "healthy", "imbalanced"]
+    tab = opened(browser, tmp_path, names, viewport={"width": 400, "height": 900})
+    assert tab.page.locator("#runs-table td:first-child").all_inner_texts() == ["healthy", "fell_out", "imbalanced"]
     # A run has the colour of its place in the command, which orders the demo's other page too.
-    swatches = (
-        "[...document.querySelectorAll('#findings h3 .swatch')].map(one => getComputedStyle(one).backgroundColor)"
-    )
-    given = [tuple(bytes.fromhex(theme.COLOURS[place][1:])) for place in (1, 2, 0)]
+    swatches = "[...document.querySelectorAll('#runs-table .swatch')].map(one => getComputedStyle(one).backgroundColor)"
+    given = [tuple(bytes.fromhex(theme.COLOURS[place][1:])) for place in (1, 0, 2)]
     assert tab.js(swatches) == [f"rgb{colour}" for colour in given]
-    legend = tab.js(f"{EQUILIBRIUM}.data.filter(one => one.showlegend !== false).map(one => one.name)")
-    assert legend == ["healthy", "imbalanced", "fell_out"]
-    before = tab.js("document.getElementById('heat-figure').data[0].z[1][50]")
-    tab.page.select_option("#layers select.run", "1")
-    assert tab.js("document.getElementById('heat-figure').data[0].z[1][50]") > before + 1
+    lines = tab.js(
+        f"{ROTATION}.data.filter(one => one.yaxis !== 'y2').map(one => [one.name, one.line.color, one.line.dash ?? ''])"
+    )
+    assert lines[:2] == [["healthy", "#d55e00", ""], ["healthy, forecast", "#d55e00", "dash"]]
+    tab.page.select_option("#layers select.run", "2")
+    assert tab.page.inner_text("#layers-table tbody .name") == "block.0.conv1"
+    assert "Neurons of" in tab.page.inner_text("#findings-body")
     for width in (400, 2000):
         tab.page.set_viewport_size({"width": width, "height": 900})
         tab.until(f"document.documentElement.scrollWidth <= {width}")
-        for name in FIGURES:
+        for name in ("logged", "rotation"):
             drawn = f"document.querySelector('#{name}-figure .main-svg').getBoundingClientRect().width"
-            tab.until(f"{drawn} > {0.7 * width}")
-        figure = tab.page.locator("#equilibrium-figure")
-        legend, plot = (figure.locator(part).first.bounding_box() for part in (".legend", ".nsewdrag"))
-        assert legend["y"] + legend["height"] <= plot["y"]
+            tab.until(f"{drawn} > {0.7 * width / (1 if width < 700 else 2)}")
     assert tab.wrong == []
     tab.close()
 
@@ -361,7 +352,7 @@ def test_names_that_are_scripts_or_paths_do_no_harm(live, watched):
     for name in (SCRIPT, UPWARDS):
         live.page.check(f"#runs tr:has(a:text-is('{name}')) input")
     live.page.click("form button")
-    live.page.wait_for_selector("body[data-ready] #findings h3")
+    live.page.wait_for_selector("body[data-ready] #runs-table .swatch")
     assert SCRIPT in live.page.inner_text("h1")
     # Not click(): a live page may draw its table anew between pressing and releasing a mouse button.
     live.page.locator("#layers-table .name").first.dispatch_event("click")
@@ -374,7 +365,7 @@ def test_names_that_are_scripts_or_paths_do_no_harm(live, watched):
 def test_the_live_page_gains_points_and_its_last_value_is_the_database_s(live, watched):
     folder, address = watched
     live.open(choose(live, address, "now"))
-    count = f"{EQUILIBRIUM}.data.find(one => one.name?.startsWith('measured')).x.length"
+    count = f"{ROTATION}.data.find(one => one.name?.startsWith('measured')).x.length"
     before = live.js(count)
     live.until(f"{count} >= {before} + 8")
     shown = "Gyroscope.state.report.runs[0]"
@@ -384,8 +375,27 @@ def test_the_live_page_gains_points_and_its_last_value_is_the_database_s(live, w
     with open_run(folder / "now") as run:
         place = run.steps.tolist().index(step)
         assert value == pytest.approx(run.series(run.layers[2], "angular_update")[place], rel=1e-4)
-    assert live.page.inner_text("#about [data-status]") == "running"
+    assert "running" in live.page.inner_text("#runs-table [data-status]")
     assert live.wrong == []
+
+
+def test_a_warmup_does_not_flatten_the_rest_of_the_chart(imbalanced):
+    low, high = imbalanced.js(f"{ROTATION}.layout.yaxis.range")
+    slowest = imbalanced.js(f"{ROTATION}.data[0].y")  # the lower end of the band
+    assert 10**low > 2 * slowest[0]  # the first step is beyond the axis
+    assert 10**low < slowest[8] < 10**high
+
+
+def test_everything_that_decides_is_on_the_first_screen(browser, tmp_path):
+    for seed in range(4):
+        make.log_at(tmp_path / f"run{seed}", make.healthy(**make.SMALL), seed=seed)
+    tab = opened(browser, tmp_path, [f"run{seed}" for seed in range(4)], viewport={"width": 1200, "height": 800})
+    for figure in ("logged", "rotation"):
+        box = tab.page.locator(f"#{figure}-figure .main-svg").first.bounding_box()
+        assert box["y"] + box["height"] <= 800
+    assert tab.page.locator("#runs-table th[title='']").count() == 0
+    assert tab.page.locator("#layers-table th[title='']").count() == 0
+    tab.close()
 
 
 def test_the_live_page_survives_a_run_that_is_deleted_and_comes_again(live, watched):

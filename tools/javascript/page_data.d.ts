@@ -5,30 +5,31 @@ type Values = Known[];
 type Severity = "bad" | "warn" | "note" | "good";
 
 // ---- a report on runs: report/run_data.py
-interface Report { runs: RunData[]; gyroscope: string; summary: string[]; max_usual_ratio: number; min_rate_share: number; at: number | null }
-interface RunData extends Findings {
+interface Report { runs: RunData[]; gyroscope: string; table: RunTable; left_out: string; min_rate_share: number; at: number | null }
+interface RunTable { header: string[]; helps: string[]; rows: string[][] }
+interface LayerTable { header: string[]; helps: string[]; rows: LayerRow[] }
+interface LayerRow { layers: string[]; cells: string[]; values: Values; off: number[]; distance: Known; members: LayerRow[] }
+interface RunData {
   name: string; id: string; status: string; total: number; stride: number; colour: number;
   steps: number[]; map_steps: number[]; series: Record<string, Values>;
-  groups: GroupData[]; layers: LayerData[];
+  groups: GroupData[]; layers: LayerData[]; table: LayerTable;
+  head: RunHead; summary: string[]; changes: Record<string, unknown>; findings: FindingData[]; marks: Mark[]; notes: string[]; scalars: Record<string, LoggedSeries>;
   config: unknown;
 }
 interface RunHead { optimizer: string; steps: number; lr: Known; weight_decay: Known; run_length: Known; loss_name: string; loss: Known }
-interface Findings { head: RunHead; summary: string[]; changes: Record<string, unknown>; findings: FindingData[]; marks: Mark[]; notes: string[]; scalars: Record<string, LoggedSeries> }
 interface FindingData {
   kind: string; severity: Severity; sentence: string; remedy: string; layers: string[];
-  evidence: Record<string, Known>; panel: string; trial: string; formula: string; mark: string; changes: Record<string, unknown>;
+  evidence: Record<string, Known>; trial: string; formula: string; mark: string; changes: Record<string, unknown>;
 }
 interface Mark { step: number; what: string; incident: boolean }
 interface LoggedSeries { steps: number[]; values: Values; last: Known }
 interface GroupData { rule: string; layers: number; series: Record<string, Values> }
 interface LayerData {
   name: string; label: string; family: string; shape: number[]; granularity: string; vectors: number; fan_in: number; group: number;
-  summary: LayerSummary; spread: Record<"q05" | "q25" | "q75" | "q95" | "noise", Known>;
+  summary: LayerSummary;
   ratios: Values; distributions: Record<string, Distribution[]>; series: Record<string, Values>;
 }
-type SummaryNumber = "rotation" | "predicted_rotation" | "rotation_ratio" | "norm" | "norm_ratio" | "decay_ratio"
-  | "alignment" | "imbalance" | "dead_vectors" | "frozen_share" | "settled_at";
-type LayerSummary = Record<SummaryNumber, Known> & { diverged: boolean; state: string; reference: string };
+interface LayerSummary { reference: string }
 interface Distribution { step: number; first: number; counts: number[]; least: number; least_id: number; most: number; most_id: number }
 
 // ---- a run that is being written: live/feed.py, live/run_index.py
@@ -87,13 +88,13 @@ interface PageState {
   sort: [string, number]; filter: string; open: Set<string>; spoken: string;
 }
 
-interface TableRow { number: number; layers: LayerData[]; label: string; key: string }
+interface TableRow { row: LayerRow; isMember: boolean; key: string }
 
 // ---- a small chart of a layer: layer.js
 interface Curve {
-  measured: string; low?: string; high?: string; predicted?: string; forecast?: string; group?: string;
+  measured: string; low?: string; high?: string; predicted?: string[]; group?: string;
   level?: number; log?: boolean;
 }
 
 // ---- a column of a table that its headings sort: figure.js
-interface Column<Row> { key: string; label: string; first?: number; value(row: Row): any; cell(row: Row): HTMLElement }
+interface Column<Row> { key: string; label: string; help?: string; first?: number; value(row: Row): any; cell(row: Row): HTMLElement }

@@ -12,21 +12,6 @@ const faint = (hex, alpha = 0.18) => hex + Math.round(alpha * 255).toString(16).
 /** @type {(x: Known | undefined, digits?: number) => string} */
 const sig = (x, digits = 3) => x === null || x === undefined ? "–"
   : x !== 0 && Math.abs(x) < 1e-4 ? x.toExponential(digits - 1) : Math.abs(x) >= 10 ** digits ? Math.round(x).toLocaleString("en") : String(Number(x.toPrecision(digits)));
-// Names as labels: without the beginning that blocks share if some are long, and then cut in the middle, never at the block
-// number. As `chart_labels` and `cut_middle` of advice/layer_families.py.
-/** @param {string[]} names */
-function labels(names, most = innerWidth < 700 ? 20 : 40) {
-  const starts = new Set(names.flatMap(name => /^(.*?)(?<![^.])\d+[.[]/.exec(name)?.[1] ?? []));
-  const shared = starts.size === 1 && names.some(name => name.length > most) ? [...starts][0] : "";
-  return names.map(whole => {
-    const name = whole.startsWith(shared) ? whole.slice(shared.length) : whole;
-    if (name.length <= most) return plain(name);
-    const number = /(?<![^.])(\d+|\*)(?=[.[]|$)/.exec(name), half = Math.floor((most - 1) / 2);
-    const end = number ? number.index + number[0].length : 0;
-    const start = !number || end <= half ? name.slice(0, half) : end < 0.75 * most ? name.slice(0, end) : "…" + number[0];
-    return plain(start + "…" + name.slice(start.length + 1 - most));
-  });
-}
 /** @type {(values: Values) => number[]} */
 const finite = values => values.filter(value => value !== null);
 /** @template {keyof HTMLElementTagNameMap} Tag @param {Tag} tag @param {Record<string, any>} options @param {(Node | string)[]} children */
@@ -88,7 +73,7 @@ function logRange(lines, bands = []) {
 /** @type {(id: string, text: string) => void} */
 const empty = (id, text) => { Plotly.purge($(id)); $(id).replaceChildren(element("p", {}, text)); };
 
-// A table that its headings sort. Columns are { key, label, value, cell, first }: what sorts a row, what its cell shows, and the
+// A table that its headings sort. Columns are { key, label, help, value, cell, first }: what sorts a row, what its cell shows, and the
 // direction of the first click, 1 for upwards. `sort` is [key, direction] and is changed, `again` redraws the table, `inside` are the
 // rows below a row, unsorted.
 /** @template Row @param {HTMLElement} table @param {Column<Row>[]} columns @param {Row[]} rows @param {[string, number]} sort @param {() => void} again @param {(row: Row) => Row[]} inside */
@@ -99,14 +84,14 @@ function drawRows(table, columns, rows, sort, again, inside = () => []) {
     if (x === null || y === null) return Number(x === null) - Number(y === null); // unknown values last in both directions
     return sort[1] * (typeof x === "string" ? x.localeCompare(y, "en", { numeric: true }) : x - y);
   });
-  const heads = columns.map(({ key, label, first = -1 }) => {
+  const heads = columns.map(({ key, label, help = "", first = -1 }) => {
     const mark = sort[0] === key ? (sort[1] > 0 ? " ▲" : " ▼") : "";
     const press = () => {
       Object.assign(sort, [key, sort[0] === key ? -sort[1] : first]);
       again();
       table.querySelector(`[data-sort="${key}"]`).focus();
     };
-    const head = element("th", { scope: "col" }, element("button", { type: "button", dataset: { sort: key }, onclick: press }, label + mark));
+    const head = element("th", { scope: "col", title: help }, element("button", { type: "button", dataset: { sort: key }, onclick: press }, label + mark));
     head.setAttribute("aria-sort", !mark ? "none" : sort[1] > 0 ? "ascending" : "descending");
     return head;
   });

@@ -10,14 +10,13 @@ async function openLayer(name, isNew = true) {
   if (name !== state.layer) return; // the reader has opened another since
   state.series = series;
   drawLayer();
-  $("layer-choice").value = name;
   if (isNew) $("layer").scrollIntoView({ behavior: "smooth", block: "nearest" });
 }
 /** @type {[string, Curve][]} */
 const CURVES = [
-  ["norm", { measured: "norm.rms", predicted: "predicted_norm", forecast: "forecast_norm", log: true }],
+  ["norm", { measured: "norm.rms", predicted: ["forecast_norm", "predicted_norm"], log: true }],
   ["rotation", { measured: "angular_update.mean", low: "angular_update.q05", high: "angular_update.q95",
-    predicted: "predicted_angular_update", forecast: "forecast_angular_update", log: true }],
+    predicted: ["forecast_angular_update", "predicted_angular_update"], log: true }],
   ["start", { measured: "angle_to_start.mean", low: "angle_to_start.q05", high: "angle_to_start.q95" }],
   ["cosine", { measured: "grad_weight_cosine.mean", level: 0 }],
   ["decay", { measured: "lambda_e.q50", group: "weight_decay" }],
@@ -34,33 +33,35 @@ function drawLayer() {
 }
 /** @param {string} id @param {Curve} want */
 function drawCurve(id, want) {
-  /** @type {[Trace[], Values[], Values[]]} */
+  /** @type {[Trace[], [RunData, Values][], [RunData, Values][]]} */
   const [traces, shown, bands] = [[], [], []];
   state.report.runs.forEach((run, number) => {
     const layer = layerOf(run, state.layer), series = state.series[number], many = several(), own = runColour(number);
     if (!layer || !series) return;
-    /** @type {(key: string, name: string, shade: string, dash?: string) => void} */
-    const take = (key, name, shade, dash) => {
-      const values = key === want.group ? run.groups[layer.group].series[key] : series[key] && atRate(run, series[key]);
-      if (!values || !finite(values).length) return;
-      shown.push(values);
-      traces.push(line(run.steps, values, many ? (dash ? `${run.name}, ${name}` : run.name) : name, shade,
-        { legendgroup: "run" + number, showlegend: !(many && dash), line: dash ? { dash, width: 1.6 } : {} }));
+    /** @type {(values: Values | undefined, name: string, line: Layout) => boolean} */
+    const take = (values, name, style) => {
+      if (!values || !finite(values).length) return false;
+      shown.push([run, values]);
+      traces.push(line(run.steps, values, many ? (style.dash ? `${run.name}, ${name}` : run.name) : name, own,
+        { legendgroup: "run" + number, showlegend: !(many && style.dash), line: style }));
+      return true;
     };
+    const pick = (/** @type {string} */ key) => series[key] && atRate(run, series[key]);
     if (want.low && want.high && !many) {
-      const [low, high] = [want.low, want.high].map(key => atRate(run, series[key]));
+      const [low, high] = [want.low, want.high].map(pick);
       traces.push(...band(run.steps, low, high, own, "5–95 % of neurons"));
-      bands.push(low, high);
+      bands.push([run, low], [run, high]);
     }
-    take(want.measured, "measured", own);
-    if (want.predicted) take(want.predicted, "equilibrium", many ? own : colour(1), "dash");
-    if (want.forecast) take(want.forecast, "forecast", many ? own : colour(2), "dot");
-    if (want.group) take(want.group, "weight decay λ", many ? own : colour(1), "dash");
+    take(pick(want.measured), "measured", {});
+    const dashed = { dash: "dash", width: 1.6 };
+    if (want.predicted) take(pick(want.predicted[0]), "forecast", dashed) || take(pick(want.predicted[1]), "equilibrium", dashed);
+    if (want.group) take(run.groups[layer.group].series[want.group], "weight decay λ", dashed);
   });
   const shapes = want.level === undefined ? [] : [{ type: "line", xref: "paper", x0: 0, x1: 1, y0: want.level, y1: want.level,
     line: { color: Look.of("soft"), dash: "dash", width: 1 } }];
   if (!shown.length) return empty(id, "Not measured for this optimizer.");
-  const axis = want.log ? { type: "log", range: logRange([...shown, want.level ? [want.level] : []], bands) } : {};
+  if (want.level) shown.push([current(), current().steps.map(() => want.level ?? null)]);
+  const axis = want.log ? { type: "log", range: steadyRange(shown, bands) } : {};
   draw(id, traces, { height: 250, shapes: [...shapes, ...marked(allRuns())], xaxis: timeAxis(), yaxis: axis });
 }
 
@@ -92,7 +93,7 @@ async function drawLook() {
   const edges = [...found.counts, 0].map((_, i) => 2 ** ((found.first + i - 96) / 2));
   const own = runColour(state.run), unit = state.quantity === "norm" ? "" : " rad";
   const shapes = [found.least, found.most].filter(x => x > 0).map(x => ({ type: "line", x0: x, x1: x, yref: "paper", y0: 0, y1: 1,
-    line: { color: colour(1), dash: "dot", width: 2 } }));
+    line: { color: Look.of("soft"), dash: "dot", width: 2 } }));
   draw("look-figure", [{ x: edges, y: [...found.counts, 0], type: "scatter", mode: "lines", fill: "tozeroy", fillcolor: faint(own, 0.45),
     line: { shape: "hv", color: own, width: 1.5 }, hovertemplate: "from %{x:.3g}: %{y} neurons<extra></extra>" }],
   { height: 250, shapes, showlegend: false, xaxis: { type: "log", title: { text: QUANTITY[state.quantity] }, range: logRange([edges]) },

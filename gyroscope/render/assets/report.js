@@ -1,9 +1,8 @@
 "use strict";
-// The page of runs, with data in the layout of gyroscope/report/run_data.py: its words, its table, and live updates.
+// The page of runs, with data in the layout of gyroscope/report/run_data.py: its tables, its words, and what the reader chooses.
+// Python writes every number and name. Here they are arranged, sorted and opened.
 const SEVERITY = { bad: "✗ Bad", warn: "! Warning", note: "• Note", good: "✓ Good" };
-/** @type {[SummaryNumber, string][]} */
-const SUMMARY = [["rotation", "rotation"], ["rotation_ratio", "÷ predicted"], ["norm", "norm"], ["norm_ratio", "÷ predicted"],
-  ["decay_ratio", "λₑ/λ"], ["alignment", "s"], ["imbalance", "spread ÷ noise"], ["dead_vectors", "dead"], ["frozen_share", "frozen"], ["settled_at", "settled at"]];
+const SHOWN_FINDINGS = 3; // the others are folded
 /** @type {PageState} */
 const state = { report: /** @type {any} */ (null), live: null, run: 0, layer: "", quantity: "angular_update", look: -1,
   series: [], sort: ["", 1], filter: "", open: new Set(), spoken: "" };
@@ -13,148 +12,127 @@ const runColour = number => colour(state.report.runs[number].colour);
 const current = () => state.report.runs[state.run];
 /** @type {(run: RunData, name: string) => LayerData} */
 const layerOf = (run, name) => /** @type {LayerData} */ (run.layers.find(layer => layer.name === name));
-
-function drawFindings() {
-  const text = JSON.stringify([Look.dark, state.report.runs.map(run => [run.name, run.findings, run.notes, run.stride])]);
-  if (text === state.spoken) return; // or a screen reader would read it again
-  state.spoken = text;
-  const blocks = state.report.runs.flatMap((run, number) => {
-    const items = run.findings.map(finding => {
-      const shown = finding.layers.filter(name => layerOf(run, name)); // a comparison leaves some out
-      const names = shown.slice(0, 6).flatMap(name => [" ", chip(layerOf(run, name), number)]);
-      const rest = shown.length > 6 ? ` and ${shown.length - 6} more` : "";
-      const more = element("span", { className: "more" }, element("a", { href: "#" + finding.panel }, "See the evidence"), names.length ? ":" : "", ...names, rest);
-      return element("li", { className: finding.severity }, element("b", {}, SEVERITY[finding.severity]),
-        element("span", {}, finding.sentence), ...(finding.remedy ? [element("span", {}, "→ " + finding.remedy)] : []),
-        ...(finding.trial ? [element("span", { className: "more" }, `Tested on real training: ${finding.trial} in results/`)] : []), more);
-    });
-    const list = element("ul", {}, ...(items.length ? items : [element("li", { className: "note" }, "No findings yet.")]));
-    return several() ? [element("h3", {}, swatch(number), run.name + rank(number)), list] : [list];
-  });
-  const notes = state.report.runs.flatMap(run => [...run.notes, ...(run.stride > 1 ? [`${several() ? run.name + ": " : ""}${run.total.toLocaleString("en")} ` +
-    `samples are too many for a page. It shows every ${run.stride}th, ${run.steps.length.toLocaleString("en")} in all.`] : [])]);
-  $("findings-body").replaceChildren(...blocks, ...[...new Set(notes)].map(note => element("p", { className: "note" }, note)));
-}
-/** @type {(number: number) => string} */
-const rank = number => number === 0 ? " (fewest findings)" : number === 1 ? " (most findings)" : "";
-/** @type {(layer: LayerData, run: number) => HTMLElement} */
-const chip = (layer, run) => element("button", { type: "button", className: "chip", title: layer.name, onclick: () => { choose(run); openLayer(layer.name); } }, layer.label);
 /** @type {(number: number) => HTMLElement} */
 const swatch = number => { const one = element("span", { className: "swatch" }); one.style.background = runColour(number); return one; };
+/** @type {(title: string) => string} */
+const heading = title => title.replaceAll("-\n", "").replaceAll("\n", " ");
 
-/** @param {string[]} sentences */
-const summary = sentences => sentences.length ? [element("p", { className: "summary" }, sentences.join(" "))] : [];
-// The numbers at the head of a run, as `str(RunHead)` has them.
-/** @param {RunHead} head */
-function headline(head) {
-  const length = sig(head.run_length, 2);
-  const numbers = [head.loss_name && head.loss !== null ? `final ${head.loss_name} ${sig(head.loss, 4)}` : "", head.lr === null ? "" : `learning rate ${sig(head.lr)}`,
-    head.weight_decay === null ? "" : `weight decay ${sig(head.weight_decay)}`, head.run_length === null ? "" : `run length ${length} ${length === "1" ? "memory" : "memories"}`];
-  return [head.optimizer, `${head.steps.toLocaleString("en")} steps`, ...numbers].filter(Boolean).join(", ");
-}
-function drawHead() {
-  const blocks = state.report.runs.flatMap((run, number) => {
-    const alive = run.status === "running";
-    const status = element("span", { className: alive ? "live" : "", dataset: { status: run.status } }, run.status);
-    const samples = `, ${run.total.toLocaleString("en")} samples up to step ${(run.steps.at(-1) ?? 0).toLocaleString("en")}, ${run.layers.length} layers`;
-    const rules = [...new Set(run.groups.filter(group => group.layers).map(group => group.rule))].join("; ");
-    const about = element("p", {}, ...(several() ? [swatch(number), element("strong", {}, run.name), ": "] : []),
-      element("strong", { className: "headline" }, headline(run.head)), element("br"), status, samples, element("br"), element("code", {}, rules));
-    return several() ? [about, ...summary(run.summary)] : [...summary(run.summary), about]; // below the name of its run
+// ---- runs
+function drawRuns() {
+  const { header, helps, rows } = state.report.table;
+  /** @type {(cell: string, number: number) => HTMLElement} */
+  const name = (cell, number) => element("td", {}, swatch(number), several() ? element("button", { type: "button", className: "name", onclick: () => choose(number) }, cell) : cell);
+  const body = rows.map((cells, number) => {
+    const row = element("tr", {}, ...cells.map((cell, place) => place ? element("td", { title: helps[place] }, cell) : name(cell, number)));
+    row.setAttribute("aria-selected", String(several() && number === state.run));
+    row.dataset.status = state.report.runs[number].status;
+    [...row.children].forEach((cell, place) => { /** @type {HTMLElement} */ (cell).dataset.label = header[place]; });
+    return row;
   });
-  $("about").replaceChildren(...summary(state.report.summary), ...blocks);
+  const heads = header.map((title, place) => element("th", { scope: "col", title: helps[place] }, title));
+  $("runs-table").replaceChildren(element("thead", {}, element("tr", {}, ...heads)), element("tbody", {}, ...body));
+  const words = [...(several() ? [swatch(state.run), element("strong", {}, current().name + ": ")] : []), current().summary.join(" ")];
+  $("summary").replaceChildren(element("p", { className: "summary" }, ...words));
 }
 
-// A layer whose numbers are not finite must not look like one that was not measured.
-/** @type {(summary: LayerSummary, key: SummaryNumber, digits: number) => string} */
-const shownNumber = (summary, key, digits) => summary.diverged && (key === "rotation" || key === "norm") && summary[key] === null ? "not finite" : sig(summary[key], digits);
-/** @type {(key: string, value: Known) => boolean} */
-const off = (key, value) => /_ratio$/.test(key) && value !== null
-  && (value > state.report.max_usual_ratio || value < 1 / state.report.max_usual_ratio);
-// A row is a family of layers, or one layer. A family shows the smallest and the largest number of its members.
-/** @type {(row: TableRow, text: (layer: LayerData, digits: number) => string, value?: (layer: LayerData) => Known) => string} */
-const span = ({ layers }, text, value = () => null) => {
-  const ranked = layers.filter(layer => value(layer) !== null).sort((a, b) => Number(value(a)) - Number(value(b)));
-  const ends = [...new Set((ranked.length ? [ranked[0], ranked[ranked.length - 1]] : [layers[0]]).map(layer => text(layer, layers.length > 1 ? 2 : 3)))];
-  return ends.join(ends.some(end => end.startsWith("-")) ? " to " : "–"); // a dash before a minus would be read as another minus
-};
+// ---- findings
+/** @param {FindingData} finding */
+function findingItem(finding) {
+  const shown = finding.layers.filter(name => layerOf(current(), name)); // a comparison leaves some out
+  const names = shown.slice(0, 6).flatMap(name => [" ", chip(layerOf(current(), name))]);
+  const rest = shown.length > 6 ? ` and ${shown.length - 6} more` : "";
+  return element("li", { className: finding.severity }, element("b", {}, SEVERITY[finding.severity]),
+    element("span", {}, finding.sentence), ...(finding.remedy ? [element("span", {}, "→ " + finding.remedy)] : []),
+    ...(finding.trial ? [element("span", { className: "more" }, `Tested on real training: ${finding.trial} in results/`)] : []),
+    ...(names.length ? [element("span", { className: "more" }, "Open", ...names, rest)] : []));
+}
+function drawFindings() {
+  const { name, findings } = current(), text = JSON.stringify([name, findings]);
+  if (text === state.spoken) return; // or a reader's open fold would close
+  state.spoken = text;
+  const items = findings.map(findingItem), rest = items.slice(SHOWN_FINDINGS);
+  const more = rest.length ? [element("details", {}, element("summary", {}, `${rest.length} more`), element("ul", {}, ...rest))] : [];
+  $("findings-title").textContent = `Findings (${findings.length})`;
+  $("findings-body").replaceChildren(element("ul", {}, ...(items.length ? items.slice(0, SHOWN_FINDINGS) : [element("li", { className: "note" }, "No findings yet.")])), ...more);
+}
+/** @type {(layer: LayerData) => HTMLElement} */
+const chip = layer => element("button", { type: "button", className: "chip", title: layer.name, onclick: () => openLayer(layer.name) }, layer.label);
+
+// ---- layers
+const MOST_LINES = 40, LINE = 4, LEAST = 14; // lines of the map in one row of the table, and pixels of a line and of the whole row
+/** A line for each layer. Colours are those of the style sheet, so they change with the theme. @param {string[]} names */
+function strip(names) {
+  const every = Math.ceil(names.length / MOST_LINES), lines = names.filter((_, i) => i % every === 0), height = Math.max(LINE, LEAST / lines.length);
+  const one = element("div", { className: "strip" });
+  one.style.height = `${height * lines.length}px`;
+  one.style.background = lines.map((name, place) => {
+    const stops = layerOf(current(), name).ratios.map(ratio => ratio === null ? "transparent"
+      : `color-mix(in srgb, var(--${ratio < 0 ? "slow" : "fast"}) ${Math.round(50 * Math.min(2, Math.abs(ratio)))}%, var(--middle))`);
+    // A gradient needs two colours.
+    return `linear-gradient(to right, ${[...stops, stops.at(-1)].join(", ")}) 0 ${height * place}px / 100% ${height}px no-repeat`;
+  }).join(", ");
+  return one;
+}
 /** @param {TableRow} row */
-function nameCell({ number, layers, label, key }) {
-  const mark = several() ? [swatch(number)] : [], first = layers[0];
-  if (layers.length === 1) return element("td", { className: label === first.label ? "" : "member" }, ...mark, element("button", { type: "button", className: "name", title: first.name,
-    onclick: () => { choose(number); openLayer(first.name); } }, first.label));
+function nameCell({ row, key, isMember }) {
+  if (row.layers.length === 1) return element("td", { className: isMember ? "member" : "" }, element("button", { type: "button", className: "name", title: row.layers[0], onclick: () => openLayer(row.layers[0]) }, row.cells[0]));
   const isOpen = state.open.has(key), button = element("button", { type: "button", className: "family", onclick: () => {
     state.open[isOpen ? "delete" : "add"](key);
     drawTable();
-  } }, `${label} (${layers.length})`);
+  } }, row.cells[0]);
   button.setAttribute("aria-expanded", String(isOpen));
-  const known = layers.filter(layer => (layer.summary.rotation_ratio ?? 0) > 0);
-  /** @type {(layer: LayerData) => number} */
-  const distance = layer => Math.abs(Math.log(layer.summary.rotation_ratio ?? 1));
-  const worst = known.reduce((most, layer) => distance(layer) > distance(most) ? layer : most, known[0] ?? first);
-  return element("td", {}, ...mark, button, element("small", {}, "worst: ", chip(worst, number)));
+  const named = current().table.header.at(-1) === "worst" && row.cells.at(-1);
+  return element("td", {}, button, ...(named ? [element("small", {}, "worst: " + named)] : []));
 }
-/** @type {Column<TableRow>[]} */
-const COLUMNS = [
-  { key: "name", label: "layer", first: 1, value: row => row.label, cell: nameCell },
-  { key: "shape", label: "shape", value: row => row.layers[0].vectors * row.layers[0].fan_in, cell: row => element("td", {}, row.layers[0].shape.join("×")) },
-  { key: "reference", label: "compared with", first: 1, value: row => row.layers[0].summary.reference, cell: row => element("td", {}, row.layers[0].summary.reference) },
-  { key: "state", label: "state", first: 1, value: row => row.layers[0].summary.state, cell: row => element("td", {}, [...new Set(row.layers.map(layer => layer.summary.state))].join(", ")) },
-  ...SUMMARY.map(([key, label]) => ({ key, label, value: (/** @type {TableRow} */ row) => row.layers.map(layer => layer.summary[key]).reduce((a, b) => a === null || (b !== null && b > a) ? b : a),
-    cell: (/** @type {TableRow} */ row) => element("td", { className: row.layers.some(layer => off(key, layer.summary[key])) ? "off" : "", dataset: { key } },
-      span(row, (layer, digits) => shownNumber(layer.summary, key, digits), layer => layer.summary[key])) })),
-];
-/** @type {(number: number, layers: LayerData[], label: string) => TableRow} */
-const rowOf = (number, layers, label) => ({ number, layers, label, key: `${number} ${label} ${layers[0].shape}` });
 function drawTable() {
-  const wanted = state.filter.toLowerCase();
-  const rows = state.report.runs.flatMap((run, number) => {
-    if (wanted) return run.layers.filter(layer => layer.name.toLowerCase().includes(wanted)).map(layer => rowOf(number, [layer], layer.label));
-    /** @type {Map<string, LayerData[]>} */
-    const families = new Map();
-    for (const layer of run.layers) {
-      const key = `${layer.family} ${layer.shape}`;
-      families.set(key, [...families.get(key) ?? [], layer]);
-    }
-    return [...families.values()].map(layers => rowOf(number, layers, layers[0].family));
-  });
-  // Columns that are empty, or have the same number in all rows, would push others off the page.
-  const summaries = state.report.runs.flatMap(run => run.layers.map(layer => layer.summary)), references = new Set(summaries.map(summary => summary.reference));
-  const columns = COLUMNS.filter(({ key }) => key === "reference" ? references.size > 1
-    : !/^(dead|frozen|alignment|decay|settled)/.test(key) || summaries.some(summary => summary[/** @type {SummaryNumber} */ (key)]));
-  $("table-note").textContent = references.size > 1 ? "" : `Predicted is the ${[...references][0]}.`;
-  drawRows($("layers-table"), columns, rows, state.sort, drawTable, row =>
-    row.layers.length > 1 && state.open.has(row.key) ? row.layers.map(layer => rowOf(row.number, [layer], "")) : []);
-  const count = rows.reduce((sum, row) => sum + row.layers.length, 0);
-  $("table-count").textContent = `${count} of ${state.report.runs.length * current().layers.length} layers`;
+  const run = current(), { header, helps, rows } = run.table, wanted = state.filter.toLowerCase();
+  /** @type {(row: LayerRow, isMember: boolean) => TableRow} */
+  const tableRow = (row, isMember) => ({ row, isMember, key: `${row.cells[0]} ${row.layers[0]}` });
+  /** @type {(row: LayerRow) => TableRow[]} */
+  const members = row => (row.members.length ? row.members : [row]).map(member => tableRow(member, row.members.length > 0));
+  const shown = wanted ? rows.flatMap(members).filter(({ row }) => row.layers[0].toLowerCase().includes(wanted)) : rows.map(row => tableRow(row, false));
+  if (!state.sort[0]) shown.sort((a, b) => (b.row.distance ?? 0) - (a.row.distance ?? 0)); // worst first
+  /** @type {Column<TableRow>[]} */
+  const columns = header.flatMap((title, place) => title === "worst" ? [] : [{ key: String(place), label: heading(title), help: helps[place], first: place && rows.some(row => row.values[place] !== null) ? -1 : 1,
+    value: ({ row }) => row.values[place] ?? row.cells[place],
+    cell: own => place ? element("td", { className: own.row.off.includes(place) ? "off" : "", dataset: { key: place } }, own.row.cells[place]) : nameCell(own) }]);
+  columns.splice(1, 0, { key: "map", label: "map", help: "rotation over that of the forecast, from the first step to the last, a line for each layer. Blue is slower, orange faster", value: ({ row }) => row.distance,
+    cell: ({ row }) => element("td", { className: "map", onclick: () => openLayer(row.layers[0]) }, strip(row.layers)) });
+  drawRows($("layers-table"), columns, shown, state.sort, drawTable, own => !wanted && own.row.members.length && state.open.has(own.key) ? members(own.row) : []);
+  const count = shown.reduce((sum, { row }) => sum + row.layers.length, 0);
+  $("layers-count").textContent = count === run.layers.length ? `(${count})` : `(${count} of ${run.layers.length})`;
+  $("layers-note").textContent = run.layers.some(layer => layer.summary.reference !== "forecast") ? "*: over equilibrium, because the run has no forecast." : "";
 }
+
+// ---- settings and measurement notes
 function drawConfig() {
-  $("config").replaceChildren(...state.report.runs.map((run, number) => element("details", { open: !several() && !state.live },
-    element("summary", {}, several() ? swatch(number) : "", `Configuration of ${run.name}`), element("pre", {}, JSON.stringify(run.config, null, 2)))));
+  const opened = [...$("config").querySelectorAll("details")].map(one => one.open);
+  $("config").replaceChildren(...state.report.runs.map((run, number) => {
+    const read = run.stride > 1 ? [`The page shows every ${run.stride}th of ${run.total.toLocaleString("en")} samples.`] : [];
+    const rules = [...new Set(run.groups.filter(group => group.layers).map(group => group.rule))];
+    const notes = [...rules, ...run.notes, ...read, ...(number || !state.report.left_out ? [] : [state.report.left_out])];
+    return element("details", { open: opened[number] ?? false }, element("summary", {}, several() ? swatch(number) : "", `Settings and measurement notes of ${run.name}`),
+      ...notes.map(note => element("p", { className: "note" }, note)), element("pre", {}, JSON.stringify(run.config, null, 2)));
+  }));
 }
 
 /** @type {() => NodeListOf<HTMLSelectElement>} */
 const runChoices = () => document.querySelectorAll("select.run");
 /** @param {number} number */
 function choose(number) {
-  if (number === state.run) return;
   state.run = number; state.look = -1;
   for (const select of runChoices()) select.value = String(number);
-  drawHeat(); drawBalance();
-  if (state.layer) drawLayer();
-}
-function drawFigures() {
-  drawEquilibrium(); drawHeat(); drawBalance();
+  drawWords();
   if (state.layer) openLayer(state.layer, false);
 }
-function drawWords() { drawHead(); drawFindings(); drawTable(); }
+function drawFigures() {
+  drawLogged(); drawRotation();
+  if (state.layer) openLayer(state.layer, false);
+}
+function drawWords() { drawRuns(); drawTable(); drawFindings(); }
 function fillChoices() {
-  /** @type {(value: string | number, label: string) => HTMLElement} */
-  const option = (value, label) => element("option", { value }, label);
-  $("layer-choice").replaceChildren(option("", "choose a layer"), ...current().layers.map(layer => option(layer.name, layer.label)));
-  $("layer-choice").value = state.layer ?? "";
   for (const select of runChoices()) {
-    select.replaceChildren(...state.report.runs.map((run, number) => option(number, run.name)));
+    select.replaceChildren(...state.report.runs.map((run, number) => element("option", { value: number }, run.name)));
     select.value = String(state.run);
     if (select.parentElement) select.parentElement.hidden = !several();
   }
@@ -162,12 +140,11 @@ function fillChoices() {
 /** @type {(event: Event) => string} */
 const chosenIn = event => /** @type {HTMLInputElement} */ (event.target).value;
 function listen() {
-  $("layer-choice").addEventListener("change", event => chosenIn(event) && openLayer(chosenIn(event)));
   for (const select of runChoices()) select.addEventListener("change", event => choose(Number(chosenIn(event))));
   $("filter").addEventListener("input", event => { state.filter = chosenIn(event); drawTable(); });
   $("look-step").addEventListener("input", event => { state.look = Number(chosenIn(event)); drawLook(); });
   $("look-quantity").addEventListener("change", event => { state.quantity = chosenIn(event); drawLook(); });
-  Look.listeners.push(() => { drawWords(); drawFigures(); }); // at once, because a printer does not wait
+  Look.listeners.push(() => { drawRuns(); drawFigures(); }); // at once, because a printer does not wait
   onResize(drawFigures);
 }
 /** @param {Report} report @param {LiveData | null} live */
@@ -181,5 +158,4 @@ function show(report, live = null) {
   if (!begun) listen();
   document.body.dataset.ready = "yes";
 }
-
 const Gyroscope = { show, state };

@@ -101,13 +101,15 @@ function drawLine(id, settings) {
     yaxis: { title: { text: spaced(sweep.metric) }, range: scoreRange(settings) } });
   follow(id);
 }
+/** @type {(name: string) => string} */
+const shortened = name => plain(name.length > 40 ? name.slice(0, 39) + "…" : name);
 /** @param {string} id @param {PlacedSetting[]} settings */
 function drawPoints(id, settings) {
   const own = settings.filter(setting => setting.n).sort((a, b) => better(a.mean, b.mean));
   const trace = { type: "scatter", mode: "markers", x: own.map(setting => setting.mean), y: own.map((_, i) => i), error_x: bars(own),
     marker: { ...marked(own), color: colour(0) }, ...points(own) };
   draw(id, [trace], { height: 120 + 34 * own.length, xaxis: { title: { text: spaced(sweep.metric) }, range: scoreRange(own) },
-    yaxis: { autorange: "reversed", zeroline: false, tickvals: own.map((_, i) => i), ticktext: labels(own.map(setting => armName(sweep.arms[setting.arm]))) } });
+    yaxis: { autorange: "reversed", zeroline: false, tickvals: own.map((_, i) => i), ticktext: own.map(setting => shortened(armName(sweep.arms[setting.arm]))) } });
   follow(id);
 }
 function drawResults() {
