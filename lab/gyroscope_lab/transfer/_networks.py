@@ -2,6 +2,7 @@
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from typing import final
@@ -59,18 +60,14 @@ class Problem(ABC):
         """Return the mean loss on data held out."""
 
 
-@final
-class Text(Problem):
-    """A GPT on characters of tiny Shakespeare."""
+class Characters(Problem):
+    """A GPT on the characters of a text."""
 
-    def __init__(self, width: int) -> None:
-        self.train, self.held_out = _text()
-        shape = GPTShape(self.train.alphabet, CONTEXT, layers=2, heads=2, width=width, tied=False)
-        self.model: GPT = GPT(shape)
-        with torch.no_grad():
-            for name, parameter in self.model.named_parameters():
-                if parameter.dim() == 2 and name.split(".")[0] not in ("token", "position"):
-                    parameter.mul_((INIT_WIDTH / width) ** 0.5)
+    model: GPT
+
+    def __init__(self, name: str, width: int, **shape: bool) -> None:
+        self.train, self.held_out = _text(name)
+        self.model = GPT(GPTShape(self.train.alphabet, CONTEXT, layers=2, heads=2, width=width, tied=False, **shape))
 
     def loss(self, size: int, generator: torch.Generator) -> Tensor:
         """Return the cross-entropy of the next character, in nats."""
@@ -81,6 +78,26 @@ class Text(Problem):
         """Return the cross-entropy of fixed pieces of the text's last tenth."""
         pieces = self.held_out.batch(PIECES, CONTEXT, torch.Generator().manual_seed(0))
         return float(self.model.loss(*pieces))
+
+
+@final
+class Shakespeare(Characters):
+    """A GPT from GPT-2's 0.02 on tiny Shakespeare."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__("text:tinyshakespeare.txt", width)
+        with torch.no_grad():
+            for name, parameter in self.model.named_parameters():
+                if parameter.dim() == 2 and name.split(".")[0] not in ("token", "position"):
+                    parameter.mul_((INIT_WIDTH / width) ** 0.5)
+
+
+@final
+class Code(Characters):
+    """A GPT from 1/√fan_in, with qk-norm, on Python's standard library."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__("stdlib", width, qk_norm=True, fan_in_init=True)
 
 
 @final
@@ -107,13 +124,12 @@ class NoisyDigits(Problem):
         return cross_entropy(self.model(noisy), batch.labels)
 
 
-@final
 class Pictures(Problem):
-    """A CNN with batch norm on CIFAR-10 at a quarter of its resolution."""
+    """A network on CIFAR-10 at a quarter of its resolution."""
 
-    def __init__(self, width: int) -> None:
+    def __init__(self, network: str) -> None:
         self.task = _pictures()
-        self.model = image_network(f"cnn:width={width}", self.task.shape, self.task.classes)
+        self.model = image_network(network, self.task.shape, self.task.classes)
 
     def loss(self, size: int, generator: torch.Generator) -> Tensor:
         """Return the cross-entropy of a random batch, cropped and mirrored at random."""
@@ -130,6 +146,22 @@ class Pictures(Problem):
         loss = cross_entropy(self.model(self.task.test.pixels), self.task.test.labels)
         self.model.train()
         return float(loss)
+
+
+@final
+class PicturesCNN(Pictures):
+    """A CNN with batch norm."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__(f"cnn:width={width}")
+
+
+@final
+class PicturesViT(Pictures):
+    """A vision transformer of 16 patches, from 1/√fan_in."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__(f"vit:width={width},layers=2,heads=2,patch=2,fan_in_init=true")
 
 
 @final
@@ -153,8 +185,8 @@ class Clothes(Problem):
 
 
 @cache
-def _text() -> tuple[Corpus, Corpus]:
-    return load_text("text:tinyshakespeare.txt").split()
+def _text(name: str) -> tuple[Corpus, Corpus]:
+    return load_text(name).split()
 
 
 @cache
@@ -172,10 +204,12 @@ def _clothes() -> ImageTask:
     return load_images("fashion-mnist", shrink=2)
 
 
-NETWORKS: dict[str, type[Text] | type[NoisyDigits] | type[Pictures] | type[Clothes]] = {
-    "gpt": Text,
+NETWORKS: dict[str, Callable[[int], Problem]] = {
+    "gpt": Shakespeare,
+    "code": Code,
     "mlp": NoisyDigits,
-    "cnn": Pictures,
+    "cnn": PicturesCNN,
+    "vit": PicturesViT,
     "fashion": Clothes,
 }
 
