@@ -196,11 +196,15 @@ def report(
     out: Annotated[Path, typer.Option("-o", "--out", help="the page to write")] = Path("report.html"),
     text: Text = False,
     as_json: AsJson = False,
+    groups: Annotated[bool, typer.Option("--groups", help="norms by optimizer and group, with --text")] = False,
     at: Annotated[int | None, whole("step at which the page opens, for example that of an incident")] = None,
 ) -> None:
     """Report on a run, compare runs, or rank a sweep."""
     from gyroscope.render.page import page_json
     from gyroscope.report import SWEEP_FILE, gather
+
+    if groups and not text:
+        raise ValueError("--groups is a table of text. Add --text")
 
     if not (text or as_json):
         check_output(out, runs)
@@ -208,6 +212,11 @@ def report(
         if at is not None:
             raise ValueError(f"--at {at}: a sweep has no steps. Name one of its runs instead")
         report_sweep(runs, out, text, as_json)
+    elif groups:
+        from gyroscope.render.run_text import groups_text
+        from gyroscope.report.run_gather import gather_groups
+
+        show(groups_text(gather_groups(runs)))
     else:
         with progress_bar("reading") as progress:
             gathered = gather(runs, at, progress)

@@ -1,6 +1,6 @@
-"""A report in a terminal: the table of runs, what the findings mean, and the table of layers."""
+"""A report in a terminal: the table of runs, what the findings mean, and the table of layers or of groups."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from math import isfinite
 
 from rich.console import RenderableType
@@ -8,6 +8,7 @@ from rich.text import Text
 
 from gyroscope.render.rendered import TerminalText
 from gyroscope.render.terminal import family_table, filled, finding_lines, summary_text, table
+from gyroscope.report.group_table import GroupTable
 from gyroscope.report.layer_table import known
 from gyroscope.report.run_data import Report, RunData
 
@@ -56,3 +57,16 @@ def _run(run: RunData, width: int, is_compared: bool) -> Iterator[RenderableType
     yield from family_table(run.table, width)
     if any(layer.summary["reference"] != "forecast" for layer in run.layers):
         yield Text(filled(NO_FORECAST, width), style="dim")
+
+
+def groups_text(tables: Mapping[str, GroupTable]) -> TerminalText:
+    """Return the table of groups of each run, by name of the run."""
+
+    def lines(width: int) -> Iterator[RenderableType]:
+        for name, groups in tables.items():
+            yield Text(name, style="bold")
+            yield from table(groups.header, groups.rows, width, [0])
+            if groups.note:
+                yield Text(filled(groups.note, width), style="dim")
+
+    return TerminalText(lines)

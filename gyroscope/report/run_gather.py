@@ -20,6 +20,7 @@ from gyroscope.advice.layer_families import plain_name
 from gyroscope.advice.phrases import rule_text
 from gyroscope.advice.record import group_config
 from gyroscope.report.comparison import left_out_layers, shared_layers
+from gyroscope.report.group_table import GroupTable, group_table
 from gyroscope.report.run_data import MOST_DRAWN, OVER_LAYERS, Report, RunData, Series
 from gyroscope.report.run_head import run_head
 from gyroscope.report.run_layers import layers_data, map_starts, series_of
@@ -49,6 +50,15 @@ def gather(paths: Sequence[str | os.PathLike[str]], at: int | None = None, progr
         of_runs = zip(runs, names_of(runs), shared, strict=True)
         gathered = [gather_run(run, name, layers=layers, at=at) for run, name, layers in of_runs]
         return make_report(gathered, [run.layers for run in runs], at)
+
+
+def gather_groups(paths: Sequence[str | os.PathLike[str]]) -> dict[str, GroupTable]:
+    """Return the table of parameter groups of each run, by name. Raise `RunError` if a run cannot be shown."""
+    with ExitStack() as stack:
+        runs = [stack.enter_context(open_run(path, limit=MAX_SAMPLES)) for path in paths]
+        for run in runs:
+            check(run)
+        return dict(zip(names_of(runs), map(group_table, runs), strict=True))
 
 
 def make_report(runs: Sequence[RunData], all_layers: Sequence[Sequence[str]], at: int | None = None) -> Report:
