@@ -7,15 +7,15 @@ import numpy as np
 import pytest
 from gyroscope_lab.framework.experiment import Result
 from gyroscope_lab.framework.trials import run_trials
-from gyroscope_lab.transfer import joint, tuning
+from gyroscope_lab.transfer import joint
 from gyroscope_lab.transfer._joint_candidates import BASELINE, OURS, PRODUCT, Change, candidate_rules, settings_of
 from gyroscope_lab.transfer._joint_table import above_best, above_product, decide, stored_losses
-from gyroscope_lab.transfer._networks import make_problem
+from gyroscope_lab.transfer._networks import TUNED, make_problem
 
 from gyroscope.theory import Scale, transfer
 from tests.lab.test_transfer import RESULTS
 
-TUNED = replace(tuning.TUNED["mlp"], width=8, batch=8, steps=16)
+SMALL = replace(TUNED["mlp"], width=8, batch=8, steps=16)
 NAMES = list(candidate_rules())
 CHANGE = Change(4, 4, 2)
 
@@ -23,7 +23,7 @@ CHANGE = Change(4, 4, 2)
 @pytest.fixture
 def config(tmp_path):
     grid = ((3e-3, 0.1), (1e-2, 0.1))
-    return joint.Config(TUNED, grid, (CHANGE,), seeds=2, store=str(tmp_path / "joint.jsonl"))
+    return joint.Config(SMALL, grid, (CHANGE,), seeds=2, store=str(tmp_path / "joint.jsonl"))
 
 
 def test_each_training_is_a_line_and_is_not_repeated(config, monkeypatch):
@@ -52,15 +52,15 @@ def test_the_tuned_settings_are_the_best_of_the_grid(config, monkeypatch):
 
 
 def test_the_product_is_the_answer_of_the_library():
-    base, to = CHANGE.scales(TUNED)
+    base, to = CHANGE.scales(SMALL)
     assert to == Scale(batch=32, tokens=4 * 8 * 16, width=16)
-    (answer,) = transfer(TUNED.rule, base=base, to=to).recommended
-    assert settings_of(TUNED, CHANGE, PRODUCT) == answer.groups
+    (answer,) = transfer(SMALL.rule, base=base, to=to).recommended
+    assert settings_of(SMALL, CHANGE, PRODUCT) == answer.groups
 
 
 def test_the_settings_of_the_other_candidates():
-    hidden = {name: settings_of(TUNED, CHANGE, name)["hidden"] for name in NAMES}
-    lr, decay = TUNED.lr, TUNED.weight_decay
+    hidden = {name: settings_of(SMALL, CHANGE, name)["hidden"] for name in NAMES}
+    lr, decay = SMALL.lr, SMALL.weight_decay
     assert hidden[BASELINE].lr == lr
     assert hidden[BASELINE].weight_decay == pytest.approx(decay)
     assert hidden["completed"].lr == pytest.approx(lr / 2)  # (4/4)^½ / 2
@@ -133,6 +133,6 @@ def test_every_config_of_the_trial_has_what_the_protocol_says():
 
 
 def test_axes_are_claimed_between_our_two_candidates():
-    config = joint.Config(TUNED, changes=(Change(batch=4),), names=OURS, seeds=2)
+    config = joint.Config(SMALL, changes=(Change(batch=4),), names=OURS, seeds=2)
     claims = joint.claims(Result(config, {"loss": np.array([[1.0, 1.5], [1.0, 1.5]])}))
     assert [claim.holds for claim in claims] == [False]

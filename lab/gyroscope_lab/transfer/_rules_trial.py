@@ -20,8 +20,6 @@ COMPARED = {
     "tokens": ("copy", "tau", "completed", "horizon"),
     "width": ("copy", "mup", "independent", "fan"),
 }
-# Factors of a converted learning rate.
-FACTORS = (0.5, 1.0, 2.0)
 
 
 def losses_of(result: Result[Any], change: Any) -> dict[Any, Array]:

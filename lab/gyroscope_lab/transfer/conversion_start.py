@@ -5,14 +5,22 @@ conversion assumes weights of about that size. A GPT of this trial starts 4.6 ti
 """
 
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
+import torch
+from torch.optim import Optimizer
+
+import gyroscope as gyro
+from gyroscope import theory
+from gyroscope.theory.transfer_rows import TransferSettings
 from gyroscope_lab.framework.claims import Claim, at_most
 from gyroscope_lab.framework.experiment import Measurements, Result, Trial
 from gyroscope_lab.framework.figures import Figure
-from gyroscope_lab.transfer._conversions import converted_run, loss_of
-from gyroscope_lab.transfer._networks import Tuned
+from gyroscope_lab.training.optimizers import ALGORITHM_1
+from gyroscope_lab.transfer._networks import TUNED, Tuned, make_problem
 from gyroscope_lab.transfer._rules_trial import MARGIN, losses_of, plot_rules
-from gyroscope_lab.transfer.tuning import TUNED
+from gyroscope_lab.transfer._training import Group, adamw, groups_of, train
 
 CLAIMS = {
     "conversion_start_gpt": "GPT: from AdamW's equilibrium norms, optimizers that keep norms lose less than from 0.02",
@@ -46,10 +54,35 @@ PAPER = {f"conversion_start_{network}": Config(TUNED[network], 10) for network i
 
 
 def measure(trial: Trial[Config]) -> Measurements:
-    """Train one optimizer from one start, at converted settings. Return the loss on data held out."""
+    """Train one optimizer from one start, at converted settings. Return the loss on data held out.
+
+    Embeddings and gains keep AdamW at its tuned settings.
+    """
     start, name = trial.part
-    run = converted_run(trial.config.tuned, name, trial.seed, from_equilibrium=start == EQUILIBRIUM)
-    return {"loss": loss_of(trial, trial.config.tuned, run, trial.seed)}
+    tuned = trial.config.tuned
+    problem = make_problem(tuned.network, tuned.width, trial.seed)
+    weights = TransferSettings(tuned.lr, tuned.weight_decay)
+    settings = {"hidden": weights, "embedding": weights, "gains": TransferSettings(tuned.lr, 0.0)}
+    groups = groups_of(problem.model, settings)
+    hidden = groups.pop("hidden")
+    if start == EQUILIBRIUM:
+        gyro.optim.to_equilibrium_(problem.model, adamw({"hidden": hidden}, tuned.betas))
+    optimizer, power = converted(tuned, name, hidden)
+    optimizers = [optimizer, adamw(groups, tuned.betas)]
+    sizes: dict[str, Any] = {"batch": tuned.batch, "steps": tuned.steps, "seed": trial.seed}
+    return {"loss": train(trial, problem, optimizers, powers=(power, 1.0), **sizes)}
+
+
+def converted(tuned: Tuned, name: str, groups: list[Group]) -> tuple[Optimizer, float]:
+    """Return the optimizer of hidden weights and the head with converted settings, and the power of its schedule."""
+    if name != "Hyperball":
+        make: Any = torch.optim.AdamW if name == "AdamW" else partial(gyro.optim.RotationalAdamW, **ALGORITHM_1)
+        return make(groups, lr=tuned.lr, weight_decay=tuned.weight_decay, betas=tuned.betas), 1.0
+    match = theory.match(tuned.rule, theory.Hyperball, betas=tuned.betas)
+    # "tensor" on request, so that the head rotates too, as it does under the other optimizers.
+    sphere = {"lr": match.rule.lr, "weight_decay": 0.0, "granularity": "tensor"}
+    inner = torch.optim.AdamW([{**group, **sphere} for group in groups], betas=tuned.betas)
+    return gyro.optim.Rotational(inner, mode="hyperball"), match.schedule_power
 
 
 def plot(result: Result[Config]) -> Figure:

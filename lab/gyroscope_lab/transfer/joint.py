@@ -41,10 +41,9 @@ from gyroscope_lab.framework.figures import Figure
 from gyroscope_lab.transfer._joint_candidates import BASELINE, OURS, PRODUCT, Change, Settings, settings_of
 from gyroscope_lab.transfer._joint_candidates import candidate_rules as candidates
 from gyroscope_lab.transfer._joint_table import write_joint
-from gyroscope_lab.transfer._networks import Tuned, make_problem
+from gyroscope_lab.transfer._networks import TUNED, Tuned, make_problem
 from gyroscope_lab.transfer._rules_trial import MARGIN, losses_of, plot_rules
 from gyroscope_lab.transfer._training import FIRST_TUNING_SEED, WARMUP, adamw, groups_of, train
-from gyroscope_lab.transfer.tuning import TUNED
 
 CLAIMS = {
     "joint_gpt": "GPT, several axes at once: the product of single answers is within 0.01 nats of each candidate",

@@ -8,11 +8,10 @@ from gyroscope.theory.transfer_rules import RULES
 from gyroscope_lab.framework.claims import Claim
 from gyroscope_lab.framework.experiment import Measurements, Result, Trial
 from gyroscope_lab.framework.figures import Figure
-from gyroscope_lab.transfer._networks import Tuned, make_problem
+from gyroscope_lab.transfer._networks import TUNED, Tuned, make_problem
 from gyroscope_lab.transfer._rules_trial import COMPARED, claims_within_margin, plot_rules
 from gyroscope_lab.transfer._table import write_summary as write_summary  # the runner calls it
 from gyroscope_lab.transfer._training import adamw, groups_of, train
-from gyroscope_lab.transfer.tuning import TUNED
 
 CLAIMS = {
     "batch_gpt": "GPT, batch × 1/4 and × 4 at equal tokens: which rule is within 0.01 nats of the best",
