@@ -87,7 +87,7 @@ def test_every_option_runs_on_every_rule(rule, option, capsys, tmp_path):
         data = json.loads(out)
         assert data["optimizer"]["name"] == rule
         assert len(data["layers"][0]["forecast"]["angular_update"]) == 300
-        assert data["findings"]
+        assert data["summary"]
     else:
         path = tmp_path / "deep" / "plan.html"
         code, out, err = run(capsys, *argv, "--html", path)

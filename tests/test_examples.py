@@ -31,7 +31,7 @@ def test_the_plan_of_86_matrices_is_a_table_of_8_kinds(tmp_path):
 
 def test_the_loop_of_nanogpt_is_tracked_and_its_head_says_what_weight_decay_does(tmp_path):
     written = output_of("nanogpt.py", tmp_path, "120")
-    assert written.splitlines()[0].startswith("Weight decay has almost no effect in this run.")
+    assert "so weight decay has almost no effect" in written
     (path,) = (tmp_path / "runs").iterdir()
     with open_run(path) as run:
         assert run.status == "finished"

@@ -97,4 +97,4 @@ def test_a_plan_of_a_rule_without_the_size_of_updates_has_the_rotation_and_says_
         in (" ".join(plan.split()))
     )
     assert "Cannot tell" not in plan
-    assert "rotates 0.0461 rad" in plan
+    assert "settles at  0.0461 rad per step in equilibrium" in plan

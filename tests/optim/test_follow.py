@@ -2,6 +2,7 @@
 
 import copy
 import io
+from functools import partial
 
 import numpy as np
 import pytest
@@ -138,7 +139,10 @@ def trained_on_noise(make, follows, steps=400):
 
 def test_a_network_turns_under_its_follower_as_under_adamw():
     base = trained_on_noise(torch.optim.AdamW, follows=False)
-    assert trained_on_noise(RotationalAdamW, follows=True) == pytest.approx(base, rel=0.05)
+    plain = partial(RotationalAdamW, update_average="plain")
+    assert trained_on_noise(plain, follows=True) == pytest.approx(base, rel=0.05)
+    # While a momentum fills, updates agree more than noise, and its average expects noise.
+    assert trained_on_noise(RotationalAdamW, follows=True) == pytest.approx(base, rel=0.13)
     alone = trained_on_noise(RotationalAdamW, follows=False)
     assert (alone / base).min() < 0.7
     assert (alone / base).max() > 2
@@ -290,7 +294,6 @@ def test_plan_and_tracker_predict_the_angles_that_are_followed(name, tmp_path):
             # A tracker's forecast has the gradient of the last sample, a plan that of the start.
             assert series == pytest.approx(course.angular_update[run.steps], rel=TOLERANCE.get(name, 0.02))
     assert "as fast on average" not in str(run.diagnose())
-    assert any("would from the same initial norms" in finding.sentence for finding in planned.findings)
 
 
 def test_without_its_follower_an_optimizer_is_predicted_to_turn_by_the_equilibrium_angle():

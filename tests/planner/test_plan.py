@@ -309,9 +309,7 @@ def test_a_rotational_optimizer_keeps_norms_and_turns_by_its_angle():
     small_loss(model).backward()
     optimizer.step()
     assert Split().angle(before, model[0].weight.detach()).mean() == pytest.approx(course.angular_update[0], rel=1e-3)
-    assert "in equilibrium from the first step because the optimizer sets the rotation" in " ".join(
-        str(planned).split()
-    )
+    assert "The optimizer sets the rotation, so nothing has to settle" in " ".join(str(planned).split())
 
 
 @needs_muon
@@ -333,7 +331,7 @@ def test_a_plan_says_what_would_mend_it():
     torch.manual_seed(0)
     model = small()
     text = " ".join(str(gyro.plan(model, adamw(model, lr=1e-3, weight_decay=0.02), steps=1000).findings).split())
-    assert "shorter than the memory of 0.weight and 3.weight. Run length: 0.02 memories of 50,000 steps" in text
+    assert "The run is too short for equilibrium (run length: 0.02 memories of 50,000 steps)" in text
     assert "times as fast at the start as in equilibrium" in text
     optim.to_equilibrium_(model, adamw(model))
     text = " ".join(str(gyro.plan(model, adamw(model), cosine(2000, warmup=50), steps=2000).findings).split())
@@ -374,19 +372,13 @@ def test_layers_that_turn_alike_in_the_middle_are_not_said_to_differ_there():
     )
 
 
-def test_a_rotational_plan_says_how_far_it_turns_and_what_its_base_would_do():
-    torch.manual_seed(0)
+def test_a_rotational_plan_says_that_nothing_has_to_settle_and_how_long_the_run_is():
     model = small()
     groups = gyro.param_groups(model, weight_decay=0.1)
     planned = gyro.plan(model, optim.RotationalAdamW(groups, lr=1e-3), steps=2000)
-    kept = next(finding for finding in planned.findings if finding.kind == "well")
-    assert kept.severity == "note"
-    assert kept.evidence["total_decay"] == pytest.approx(0.2)
-    assert "Run length: 0.2 memories of 10,000 steps, so 82 % of the initial direction is left" in kept.sentence
-    plain = gyro.plan(model, adamw(model, lr=1e-3, weight_decay=0.1, betas=(0.9, 0.999)), steps=2000).layers["0.weight"]
-    speed = plain.angular_update.mean() / plain.equilibrium_angular_update.mean()
-    assert "AdamW would rotate" in kept.sentence
-    assert f"{speed:.2g}" in kept.sentence
+    assert planned.findings.summary[-1] == (
+        "The optimizer sets the rotation, so nothing has to settle (run length: 0.2 memories of 10,000 steps)."
+    )
 
 
 def test_imbalance_is_that_of_the_fastest_layer_over_the_slowest():
@@ -568,9 +560,8 @@ def test_norms_that_adafactor_lets_grow_are_said_to_grow_and_not_to_settle():
     planned = gyro.plan(model, torch.optim.Adafactor(model.parameters(), lr=0.05), steps=1000)
     course = planned.layers["weight"]
     factor = course.norm[-1] / course.initial_norm
-    (finding,) = [finding for finding in planned.findings if "weight" in finding.layers]
-    assert "rotates 0.05 rad per step at any norm" in finding.sentence
-    assert f"ends at {factor:.3g} times its initial value" in finding.sentence
+    assert factor > 1.5
+    assert planned.findings.summary[-1] == "The run has no equilibrium because norms grow without end."
     facts = {fact.quantity: fact.value for fact in planned.facts}
     assert facts["settles at"].endswith("rad per step at any norm")
     assert facts["norm"].endswith("at the start, grows without end")
