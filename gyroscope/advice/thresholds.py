@@ -190,6 +190,10 @@ NORM_JUMP = 0.2
 TURN_JUMP = 0.3
 # Both over the largest change of the past samples, because norms and directions move smoothly.
 WEIGHTS_EXTREMES = 5.0
+# Standard deviation of GPT-2's initial weights.
+GPT2_STD = 0.02
+# Norms that an optimizer keeps cost loss if they start this many times below those of equilibrium.
+SMALL_START = 2.0
 # Learning rates and weight decays below this are written as powers of ten, as people write them.
 SCIENTIFIC_BELOW = 0.01
 # Share of the logged values whose mean is the final loss. One batch alone is noise.

@@ -9,10 +9,11 @@ from typing import Any, final
 import numpy as np
 
 from gyroscope._json import dumps
+from gyroscope.advice import thresholds as limit
 from gyroscope.advice.layer_families import join_words
 from gyroscope.advice.phrases import format_number, rule_text
 from gyroscope.report.transfer_data import Table, setting
-from gyroscope.theory import Match, Muon, Schedule, UpdateRule
+from gyroscope.theory import Match, Schedule, UpdateRule
 from gyroscope.theory.law import Weights
 from gyroscope.theory.rules.muon import ADJUSTMENTS
 
@@ -21,9 +22,6 @@ SHARES = (0.0, 0.01, 0.1, 0.25, 0.5, 0.75, 0.9, 0.99)
 # Losses of the conversions on trial, written by tools/conversion_trials.py.
 TRIALS_FILE = "conversion_trials.json"
 INPUTS = ("fan_in", "unit_grad_norm", "shape")
-# Deviation of GPT-2's initial weights, and how many times below equilibrium it is worth a sentence.
-GPT2_STD = 0.02
-MUCH_SMALLER = 2.0
 # The two conventions in which Muon's learning rate is given. Keller Jordan's code has no name for its own.
 MUON_CONVENTIONS = {
     "original": "torch's adjust_lr_fn original and for Keller Jordan's code",
@@ -96,30 +94,31 @@ class Conversion:
         yield f"Norms keep their initial values, and the answer assumes those at which {self.rule.name} settles."
         if self.rule.needs == ("fan_in",):
             entry = float(self.rule.equilibrium(fan_in=1.0).norm or 0.0)
-            below = entry / GPT2_STD
+            below = entry / limit.GPT2_STD
             yield f"There the RMS entry of a weight is {setting(entry)}."
-            if below > MUCH_SMALLER:
+            if below > limit.SMALL_START:
                 times = format_number(below, 2)
-                yield f"A GPT that starts at {GPT2_STD} keeps weights {times} times smaller, and loses."
+                yield f"A GPT that starts at {limit.GPT2_STD} keeps weights {times} times smaller, and loses."
         yield "Bring norms there by gyroscope.optim.to_equilibrium_ before you change the optimizer."
 
     def _muon(self) -> Iterator[str]:
         """Yield the conventions of Muon's learning rate, and what stays with the tuned optimizer."""
         new = self.match.rule
-        if not isinstance(new, Muon) or isinstance(self.rule, Muon):
+        convention = new.settings.get("adjust_lr_fn", "")
+        if not convention or "adjust_lr_fn" in self.rule.settings:
             return
-        if new.adjust_lr_fn in MUON_CONVENTIONS:
-            other = next(name for name in MUON_CONVENTIONS if name != new.adjust_lr_fn)
-            yield f"This lr is for {MUON_CONVENTIONS[new.adjust_lr_fn]}."
-            yield f"For {MUON_CONVENTIONS[other]} {self._muon_settings(new, other)}."
+        if convention in MUON_CONVENTIONS:
+            other = next(name for name in MUON_CONVENTIONS if name != convention)
+            yield f"This lr is for {MUON_CONVENTIONS[convention]}."
+            yield f"For {MUON_CONVENTIONS[other]} {self._muon_settings(new, convention, other)}."
         yield f"Embeddings, the head, biases and gains stay with {self.rule.name} at your settings."
 
-    def _muon_settings(self, new: Muon, other: str) -> str:
+    def _muon_settings(self, new: UpdateRule, convention: str, other: str) -> str:
         """Return the settings in the other convention, which have the same step and the same decay."""
         if len(self.layers) > 1:
             return f"add --set adjust_lr_fn={other}"
         rows, columns = self.layers[0].matrix
-        factor = ADJUSTMENTS[new.adjust_lr_fn](rows, columns) / ADJUSTMENTS[other](rows, columns)
+        factor = ADJUSTMENTS[convention](rows, columns) / ADJUSTMENTS[other](rows, columns)
         return f"use lr {setting(new.lr * factor)} and weight_decay {setting(new.weight_decay / factor)}"
 
     @property

@@ -10,7 +10,7 @@ from gyroscope.geometry import Split
 VOCABULARY = 11
 CONTEXT = 8
 TABLES = {"token.weight", "position.weight"}
-OPTIMIZERS = {"AdamW": torch.optim.AdamW, "Lion": gyro.optim.Lion, "KAdam": gyro.optim.KAdam}
+OPTIMIZERS = {"AdamW": torch.optim.AdamW, "Lion": gyro.optim.Lion}
 
 
 def gpt():

@@ -144,7 +144,7 @@ def test_a_network_turns_under_its_follower_as_under_adamw():
     # While a momentum fills, updates agree more than noise, and its average expects noise.
     assert trained_on_noise(RotationalAdamW, follows=True) == pytest.approx(base, rel=0.13)
     alone = trained_on_noise(RotationalAdamW, follows=False)
-    assert (alone / base).min() < 0.7
+    assert (alone / base).min() < 0.8
     assert (alone / base).max() > 2
 
 
