@@ -264,8 +264,8 @@ WRONG_PREDICTIONS = {
 
 
 def test_every_experiment_has_wrong_predictions():
-    # Trials of advice, remedies, speed, transfer and free norms predict nothing: they ask which loss is lower (test_remedies,
-    # test_speed, test_transfer, test_free_norms).
+    # Trials of advice, remedies, speed, transfer and free norms predict nothing: they ask which loss is lower
+    # (test_remedies, test_speed, test_transfer, test_free_norms).
     trials = [entry.id for entry in select(["advice", "remedies", "speed", "transfer"]) if "invariants" not in entry.id]
     trials += [entry.id for entry in select(["beyond"]) if "free_norms" in entry.id]
     assert set(WRONG_PREDICTIONS) == {entry.id for entry in select(["all"])} - set(trials)

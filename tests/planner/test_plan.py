@@ -356,8 +356,8 @@ def test_a_layer_without_decay_is_not_taken_for_one_with_little():
     groups = [{"params": [hidden], "weight_decay": 0.02}, {"params": [last], "weight_decay": 0.0}]
     planned = gyro.plan(model, torch.optim.AdamW(groups, lr=1e-3), steps=1000)
     assert planned.findings.summary[-1] == (
-        "The run is too short for equilibrium (run length: 0.02 memories of 50,000 steps), so weight decay has almost no "
-        "effect, except 3.weight (no decay)."
+        "The run is too short for equilibrium (run length: 0.02 memories of 50,000 steps), so weight decay has almost "
+        "no effect, except 3.weight (no decay)."
     )
 
 

@@ -87,7 +87,7 @@ def catalogue_text(out: Path, source: Path | None = None) -> Group:
         table.add_column("claim", ratio=2)
         for size in sizes:
             table.add_column(size, no_wrap=True, justify="right")
-        table.add_column("here", ratio=1, min_width=14)
+        table.add_column("here", ratio=1)
         for entry in entries:
             if entry.id.startswith(f"{prefix}/"):
                 costs = (entry.cost.get(size, "") for size in sizes)

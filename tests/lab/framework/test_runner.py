@@ -239,7 +239,8 @@ def test_show_and_list_print_what_was_measured(finished, capsys):
     assert "not run" in out
 
 
-def test_the_record_of_an_experiment_that_was_removed_is_listed_and_shown(finished, tmp_path, capsys):
+def test_the_record_of_an_experiment_that_was_removed_is_listed_and_shown(finished, tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "120")
     data = json.loads((finished / "sp" / "eq44.json").read_text()) | {"id": "beyond/gone", "claim": "It was so (ours)."}
     (tmp_path / "beyond").mkdir()
     (tmp_path / "beyond" / "gone.json").write_text(json.dumps(data))
