@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gyroscope._checks import check_positive
+from gyroscope.advice.layer_families import join_words
 from gyroscope.planner.rule_settings import RULE_OPTIONS, read_rule, rule_name
 from gyroscope.planner.transfer_settings import SHAPE_STEPS, UNITS, check_tuned, read_scales, read_shape
 from gyroscope.report.transfer_data import TransferData
@@ -74,8 +75,12 @@ def _asked_rule(text: str, rule: UpdateRule, changed: Sequence[str]) -> Transfer
     if "=" not in text:
         asked = rule_named(text)
         check_family(asked, rule)
+        if changed and not set(asked.speaks_of) & set(changed):
+            raise ValueError(
+                f"the transfer rule {text!r} is not for this change. It is for {join_words(asked.speaks_of)}"
+            )
         return asked
-    names = dict(FAVOURED[family_of(rule)])
+    given: dict[str, str] = {}
     for part in text.split(","):
         axis, equals, name = (piece.strip() for piece in part.partition("="))
         if not equals:
@@ -83,7 +88,10 @@ def _asked_rule(text: str, rule: UpdateRule, changed: Sequence[str]) -> Transfer
         # The length of a run has one rule, whatever it is counted in.
         axis = "tokens" if axis in UNITS else one_of("axis", axis, AXES)
         check_family(rule_named(name), rule)
-        names[axis] = name
+        if axis in given:
+            raise ValueError(f"--rule gives {axis} twice")
+        given[axis] = name
+    names = {**FAVOURED[family_of(rule)], **given}
     compose(names)  # raises if a rule is not for its axis, also for an axis that does not change
     return compose({axis: names[axis] for axis in changed}) if changed else rule_named("copy")
 

@@ -80,7 +80,8 @@ def _tried(data: TransferData) -> Iterator[str]:
     tried = {axis: TRIED[axis] for axis in data.ratios if axis in TRIED}
     favoured = {axis: each for axis, each in tried.items() if data.row.rule_by_axis[axis] == FAVOURED["adam"][axis]}
     if favoured:
-        yield f"Tried by us: {_reach(data, favoured)}, on networks of up to {LARGEST_NETWORK}."
+        base = "" if data.transfer.rule.plain.name == "AdamW" else " with AdamW"
+        yield f"Tried by us{base}: {_reach(data, favoured)}, on networks of up to {LARGEST_NETWORK}."
     further = [axis for axis, each in favoured.items() if not each.smallest <= data.ratios[axis] <= each.largest]
     if further:
         changes = join_words([f"{data.axis_name(axis)} {_times(data.ratios[axis])}" for axis in further])

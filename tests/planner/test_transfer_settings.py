@@ -86,6 +86,11 @@ def test_all_prints_the_table_with_the_worked_example_and_the_sources(capsys):
         assert row in out, row
 
 
+def test_the_trials_of_another_optimizer_were_of_adamw(capsys):
+    out = run(capsys, "transfer lion --lr 1e-4 --wd 1 --steps 10K --to steps=40K")[1]
+    assert "Tried by us with AdamW: steps × 4, on networks" in out
+
+
 def test_json_has_the_answer_every_rule_and_all_sentences(capsys):
     code = main([*EXAMPLE.split(), "--json"])
     data = json.loads(capsys.readouterr().out)
@@ -190,6 +195,8 @@ def test_numbers_are_read_as_people_write_them():
         (f"{TUNED} --to batch=1M --rule tauu", "unknown transfer rule 'tauu': did you mean 'tau'?"),
         (f"{TUNED} --to batch=1M --rule batch=tauu", "unknown transfer rule 'tauu': did you mean 'tau'?"),
         (f"{TUNED} --to batch=1M --rule batch=mup", "the transfer rule 'mup' is not for batch. It is for width"),
+        (f"{TUNED} --to width=1536 --rule sqrt-batch", "'sqrt-batch' is not for this change. It is for batch"),
+        (f"{TUNED} --to batch=1M --rule batch=tau,batch=sde", "--rule gives batch twice"),
         (f"{TUNED} --to batch=1M --rule bat=tau", "unknown axis 'bat'"),
         (f"{TUNED} --to batch=1M --rule batch=linear", "'linear' is for SGD with momentum, not for AdamW"),
         (f"{TUNED} --to batch=1M --rule batch=tau,width", "'width' is not of the form axis=rule, for example batch="),
