@@ -24,7 +24,7 @@ PAGES = [
     *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")),
     *sorted((ROOT / "docs").rglob("*.md")),
 ]
-TOP = ("gyroscope", "tests", "docs", "tools", "benchmarks", "examples", "results", ".github", ".ci")
+TOP = ("gyroscope", "lab", "tests", "docs", "tools", "benchmarks", "examples", "results", ".github", ".ci")
 PATH = re.compile(rf"`((?:{'|'.join(map(re.escape, TOP))})/[^`\s]*)`")
 LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")
 REFERENCE = re.compile(r"^::: (\S+)$", re.MULTILINE)
@@ -40,6 +40,12 @@ every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.re
 def test_every_path_on_a_page_exists(page):
     named = paths(page.read_text(encoding="utf-8"))
     assert [name for name in named if not list(ROOT.glob(name.rstrip("/")))] == []
+
+
+def test_each_walk_counts_its_files():
+    walks = (ROOT / "docs" / "how-it-works.md").read_text(encoding="utf-8").split("\n## ")[2:]
+    counts = {walk.splitlines()[0]: len({name for name in paths(walk) if name.endswith(".py")}) for walk in walks}
+    assert [title for title, count in counts.items() if not title.endswith(f", {count} files")] == [], counts
 
 
 @every_page
