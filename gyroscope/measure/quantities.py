@@ -8,15 +8,16 @@ In the formulas w is a weight vector of C entries before the step, d its displac
 at w, m the momentum before the step, b = √v̂ + ε Adam's denominator after it, and λ the weight decay.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple, final
 
 import numpy as np
+import numpy.typing as npt
 
-from gyroscope._types import Array, Float32
+from gyroscope._types import Array, Float32, Int64
 from gyroscope.measure._pipeline.layer_step import ROW
 from gyroscope.measure._pipeline.optimizers import StepContext
 from gyroscope.store import STATISTICS, LayerSample, Quantity
@@ -41,10 +42,12 @@ class StepPrediction(NamedTuple):
 class VectorSums:
     """Sums over each vector of one or more layers in the same context: arrays over vectors.
 
-    `predicted_angle` is that of each vector's layer. It is known later than the rest.
+    `counts` are the vectors of each layer, which follow one another. `predicted_angle` is that of each vector's layer.
+    It is known later than the rest.
     """
 
     at: StepContext
+    counts: Int64
     fan_in: Array
     ww: Array
     wd: Array
@@ -67,8 +70,11 @@ class VectorSums:
     predicted_angle: Array
 
     @classmethod
-    def of(cls, sums: Array, at: StepContext, fan_in: Array) -> "VectorSums":
-        """Make it from the device's sums, with gradients in their true scale and the momentum before the step."""
+    def of(cls, sums: Array, at: StepContext, counts: Int64, fan_in: Array) -> "VectorSums":
+        """Make it from the device's sums, with gradients in their true scale and the momentum before the step.
+
+        `fan_in` is that of each layer.
+        """
         rows = {name: sums[row] for name, row in ROW.items()}
         with np.errstate(all="ignore"):
             # The step itself may have rescaled the gradient (fused kernels do). Only the later sums include that.
@@ -81,14 +87,18 @@ class VectorSums:
             ss = rows["ss"] * after**2
         del rows["hh"], rows["wm"]
         rows |= {"wg": wg, "gg": gg, "gm": gm, "mm": mm, "ws": ws, "ss": ss, "predicted_angle": np.full_like(wg, NAN)}
-        return cls(at, fan_in, **rows)
+        return cls(at, counts, np.repeat(fan_in, counts), **rows)
 
-    def rms_norms(self, part: slice) -> tuple[float, float]:
-        """Return the RMS over a layer's vectors of the norm before the step, and of the gradient at unit norm."""
+    def by_layer(self, values: npt.NDArray[Any]) -> Array:
+        """Return the sum over the vectors of each layer."""
+        starts = np.cumsum(self.counts) - self.counts
+        return np.add.reduceat(values, starts, dtype=np.float64)
+
+    def rms_norms(self) -> tuple[Array, Array]:
+        """Return the RMS over each layer's vectors of the norm before the step, and of the gradient at unit norm."""
         with np.errstate(all="ignore"):
-            ww = self.ww[part]
-            gradient = np.sqrt(self.gg[part] * ww)
-            return float(np.sqrt(np.mean(ww))), float(np.sqrt(np.mean(gradient**2)))
+            norm2 = self.by_layer(self.ww) / self.counts
+            return np.sqrt(norm2), np.sqrt(self.by_layer(self.unit_grad_norm**2) / self.counts)
 
     def per_vector(self, quantities: slice) -> Float32:
         """Return some of the quantities per vector, a row each, NaN if they are not finite."""
@@ -97,21 +107,25 @@ class VectorSums:
                 [compute(self) for compute in [VECTOR_FORMULAS[quantity.name] for quantity in PER_VECTOR[quantities]]]
             )
 
-    def per_layer(self, part: slice, predicted: StepPrediction) -> Float32:
-        """Return the quantities per layer of the layer that has these vectors, NaN if they are not finite."""
-        self.predicted_angle[part] = predicted.predicted_angular_update
+    def per_layer(self, predictions: Sequence[StepPrediction]) -> Float32:
+        """Return (layers, quantities per layer), NaN if they are not finite."""
+        predicted = dict(zip(StepPrediction._fields, np.array(predictions).T, strict=True))
+        self.predicted_angle = np.repeat(predicted["predicted_angular_update"], self.counts)
         # A NaN or infinity in w, d or g reaches the sums that contain it.
-        finite = np.isfinite(self.ww[part]) & np.isfinite(self.wd[part]) & np.isfinite(self.gg[part])
+        finite = np.isfinite(self.ww) & np.isfinite(self.wd) & np.isfinite(self.gg)
         settings = self.at.settings
-        numbers = {
-            "dead_vectors": np.sum(self.gg[part] == 0),
-            "non_finite": np.count_nonzero(~finite) / max(1, len(finite)),
-            "frozen_entries": self.frozen[part].sum() if settings.lr else 0.0,
-            "entries": self.fan_in[part].sum(),
-        }
         with np.errstate(all="ignore"):
-            numbers |= predicted._asdict() | settings._asdict() | self._signal(part)
-            return _finite([numbers.get(quantity.name, NAN) for quantity in PER_LAYER])
+            numbers: dict[str, Any] = {
+                "dead_vectors": self.by_layer(self.gg == 0),
+                "non_finite": self.by_layer(~finite) / self.counts,
+                "frozen_entries": self.by_layer(self.frozen) if settings.lr else 0.0,
+                "entries": self.by_layer(self.fan_in),
+            }
+            numbers |= predicted | settings._asdict() | self._signal()
+            table = np.empty((len(self.counts), len(PER_LAYER)))
+            for place, quantity in enumerate(PER_LAYER):
+                table[:, place] = numbers.get(quantity.name, NAN)
+            return _finite(table)
 
     @property
     def r(self) -> Array:
@@ -163,26 +177,27 @@ class VectorSums:
             return self.ws if self.at.reading.adam else np.full_like(self.ww, NAN)
         return self.wg
 
-    def _signal(self, part: slice) -> dict[str, float]:
-        """Return how much of a layer's motion is signal: Adam's with decoupled decay, or SGD's with momentum."""
+    def _signal(self) -> dict[str, Array]:
+        """Return how much of each layer's motion is signal: Adam's with decoupled decay, or SGD's with momentum."""
         group_rule = self.at.group_rule
         if group_rule is None:
             return {}
-        gg, gm, mm = (float(x[part].sum()) for x in (self.gg, self.gm, self.mm))
+        gg, gm, mm = (self.by_layer(x) for x in (self.gg, self.gm, self.mm))
         momentum = group_rule.rule.heavy_ball
         if momentum is not None:
             # h, which drives the norm in SMD (60), over ‖g‖²·‖w‖².
-            return {"alignment": float(np.divide(gg + 2 * momentum * gm, gg))}
+            return {"alignment": (gg + 2 * momentum * gm) / gg}
         recursion = group_rule.recursion
         if recursion is None or recursion.decay or not self.at.reading.adam:
             return {}
         keep, share, _ = recursion
         # ‖m'‖², with m' = keep·m + share·g. `bb` is from the denominator by which SP divides a sum of gradients.
-        first = np.float64(keep**2 * mm + 2 * keep * share * gm + share**2 * gg)
-        second = share**2 * self.bb[part].sum()
-        ratio = float(signal.signal_ratio(first, second, keep))
-        alignment = float(signal.alignment(first, second, keep))
-        return {"signal_ratio": ratio, "alignment": alignment}
+        first = keep**2 * mm + 2 * keep * share * gm + share**2 * gg
+        second = share**2 * self.by_layer(self.bb)
+        return {
+            "signal_ratio": signal.signal_ratio(first, second, keep),
+            "alignment": signal.alignment(first, second, keep),
+        }
 
 
 def _momentum_before(
@@ -211,7 +226,7 @@ def _angle(ww: Array, wd: Array, tt: Array) -> Array:
     return np.where(alive, np.arctan2(np.sqrt(tt * ww), along), NAN)
 
 
-def _finite(rows: list[Any]) -> Float32:
+def _finite(rows: Any) -> Float32:
     values = np.array(rows, dtype=np.float32)
     values[~np.isfinite(values)] = np.nan
     return values

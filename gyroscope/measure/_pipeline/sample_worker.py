@@ -174,7 +174,8 @@ class SampleProcessor:
         for sent in sample.sums:
             for layer, piece_ids, pieces in sent.unpack():
                 key = (layer.group, sample.readings[layer.name])
-                alike.setdefault(key, []).append((layer, *merge_pieces(piece_ids, pieces)))
+                if len(piece_ids):  # none if the only process that has some failed
+                    alike.setdefault(key, []).append((layer, *merge_pieces(piece_ids, pieces)))
         groups: dict[int, list[LayerGroup]] = {}
         for (number, reading), members in alike.items():
             sums = members[0][2] if len(members) == 1 else np.concatenate([sums for _, _, sums in members], axis=1)
@@ -182,22 +183,18 @@ class SampleProcessor:
                 sums[OLD] = 0.0  # the weights were last copied for a step that did not become a sample
             sign = -1.0 if sample.groups[number].get("maximize") else 1.0
             context = StepContext(*contexts[number], reading, scale if reading.scaled else 1.0, sign)
-            fan_in = np.empty(sums.shape[1])
+            counts = np.array([len(ids) for _, ids, _ in members])
+            fan_in = np.array([layer.fan_in for layer, _, _ in members])
+            vectors = VectorSums.of(sums, context, counts, fan_in)
+            # A momentum that was created but never used in a step is zero.
+            had_momentum = (reading.had_momentum & (vectors.by_layer(vectors.mm > 0) > 0)).tolist()
+            norms = zip(*(norms.tolist() for norms in vectors.rms_norms()), had_momentum, strict=True)
             parts = []
-            stop = 0
-            for layer, ids, _ in members:
-                part = slice(stop, stop + len(ids))
-                stop = part.stop
-                fan_in[part] = layer.fan_in
-                keep = self.raw is not None and self.raw.search(layer.name) is not None
-                parts.append(LayerPart(layer, ids, part, keep))
-            vectors = VectorSums.of(sums, context, fan_in)
             states = []
-            for layer, _, part, _ in parts:
-                # A momentum that was created but never used in a step is zero.
-                had_momentum = reading.had_momentum and bool(np.any(vectors.mm[part] > 0))
-                shape = tuple(layer.shape)
-                states.append(LayerState(layer.name, layer.fan_in, shape, *vectors.rms_norms(part), had_momentum))
+            for (layer, ids, _), stop, state in zip(members, np.cumsum(counts).tolist(), norms, strict=True):
+                keep = self.raw is not None and self.raw.search(layer.name) is not None
+                parts.append(LayerPart(layer, ids, slice(stop - len(ids), stop), keep))
+                states.append(LayerState(layer.name, layer.fan_in, tuple(layer.shape), *state))
             groups.setdefault(number, []).append((vectors, parts, states))
         return groups
 

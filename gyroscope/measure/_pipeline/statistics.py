@@ -58,10 +58,11 @@ def summarise(
     count = len(PER_VECTOR)
     samples = {}
     # Quantities per layer first, because the vectors need the predicted angle of their layer.
-    for layer, ids, part, keep_vectors in layers:
+    scalars = vectors.per_layer([predictions.get(each.layer.name, unknown) for each in layers])
+    for (layer, ids, _, keep_vectors), numbers in zip(layers, scalars, strict=True):
         samples[layer.name] = LayerSample(
             np.empty((count, len(STATISTICS)), np.float32),
-            vectors.per_layer(part, predictions.get(layer.name, unknown)),
+            numbers.copy(),
             np.empty((count, BINS), np.uint32),
             np.empty((count, 2), np.int32),
             np.empty((count, len(ids)), np.float32) if keep_vectors else None,
