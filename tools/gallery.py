@@ -114,15 +114,7 @@ def write(folder: Path) -> None:
             "imbalanced": ["report", str(imbalanced), "-o"],
             "comparison": ["report", str(healthy), str(incident), "-o"],
             "sweep": ["report", str(sweep), "-o"],
-            "autopsy": [
-                "autopsy",
-                str(healthy.with_suffix(".pt")),
-                "--lr",
-                "1e-2",
-                "--batch-size",
-                str(BATCH),
-                "--html",
-            ],
+            "autopsy": ["autopsy", str(healthy.with_suffix(".pt")), "--lr", "1e-2", "--html"],
             "plan": [*PLAN.split(), "--html"],
         }
         for page, command in commands.items():

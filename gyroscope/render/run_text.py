@@ -50,7 +50,8 @@ def _run(run: RunData, width: int, is_compared: bool) -> Iterator[RenderableType
         )
         yield Text(filled(f"last logged: {', '.join(values)}", width, hang=2))
     yield Text("")
-    for finding in run.findings:
+    said = " ".join(run.summary)
+    for finding in (each for each in run.findings if each["sentence"] not in said):
         yield from finding_lines(finding["severity"], finding["sentence"], finding["remedy"], width)
     yield from (Text(filled("• " + note, width), style="dim") for note in run.notes)
     yield Text("")
