@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import final
 
 from gyroscope._json import clean_text
-from gyroscope.report.run_head import RunHead, run_head
+from gyroscope.report.run_head import run_head
 from gyroscope.store import RunError, open_run
 from gyroscope.store.database import FILE
 
@@ -27,16 +27,17 @@ MAX_SAMPLES_READ = 64
 @final
 @dataclass(frozen=True)
 class ListedRun:
-    """A run in the list. `problem` is a sentence if it cannot be read."""
+    """A run in the list, with text for people. `problem` is a sentence if it cannot be read."""
 
     id: str
     name: str
     status: str
     samples: int = 0
     step: int = 0
-    layers: int = 0
     heartbeat: float = 0.0
-    head: RunHead | None = None
+    settings: str = ""
+    loss: str = ""
+    run_length: str = ""
     problem: str = ""
 
 
@@ -96,7 +97,7 @@ class RunIndex:
             # Reads the list of samples, and the content of a few.
             with open_run(path, limit=MAX_SAMPLES_READ) as run:
                 step = max(0, run.last_step)
-                return ListedRun(id, name, run.status, run.total, step, len(run.layers), run.heartbeat, run_head(run))
+                return ListedRun(id, name, run.status, run.total, step, run.heartbeat, *run_head(run).texts)
         except (RunError, OSError) as error:
             problem = str(error)
         except Exception as error:  # one unreadable file must not hide the list of all runs

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from dataclasses import dataclass
-from math import nan
+from math import isfinite, nan
 from typing import final
 
 import numpy as np
@@ -12,6 +12,7 @@ from gyroscope.advice.history import LayerHistory
 from gyroscope.advice.judgements.rising_loss import judged_losses
 from gyroscope.advice.phrases import format_memories, format_number
 from gyroscope.advice.record import group_config
+from gyroscope.report.layer_table import UNKNOWN, known
 from gyroscope.store import Run
 
 
@@ -37,15 +38,19 @@ class RunHead:
     loss_name: str
     loss: float
 
+    @property
+    def texts(self) -> tuple[str, str, str]:
+        """Optimizer with its settings, the loss and the length of the run, for people."""
+        numbers = {"learning rate": self.lr, "weight decay": self.weight_decay}
+        settings = [f"{name} {format_number(value)}" for name, value in numbers.items() if isfinite(value)]
+        length = format_memories([self.run_length]) if self.run_length >= 0 else UNKNOWN
+        return ", ".join([self.optimizer, *settings]), known(self.loss, 4), length
+
     def __str__(self) -> str:
-        numbers = {
-            f"final {self.loss_name}": format_number(self.loss, 4) if self.loss_name else "–",
-            "learning rate": format_number(self.lr),
-            "weight decay": format_number(self.weight_decay),
-            "run length": format_memories([self.run_length]) if self.run_length >= 0 else "–",
-        }
-        steps = f"{self.steps:,} steps"
-        return ", ".join([self.optimizer, steps, *(f"{name} {text}" for name, text in numbers.items() if text != "–")])
+        settings, loss, length = self.texts
+        ends = [f"final {self.loss_name} {loss}"] if self.loss_name else []
+        ends += [f"run length {length}"] if length != UNKNOWN else []
+        return ", ".join([settings, f"{self.steps:,} steps", *ends])
 
 
 def run_head(run: Run) -> RunHead:

@@ -11,6 +11,8 @@ from gyroscope.advice.phrases import format_number
 from gyroscope.report.layer_table import UNKNOWN, Column, LayerTable, known, layer_table
 from gyroscope.report.run_data import LayerData, RunData, RunTable
 
+# Smallest share of frozen entries that is shown. Single entries stay as they are in any training.
+MIN_FROZEN = 1e-3
 RUN_HELPS = {
     "run": "name of its folder",
     "loss": "mean of the last values that training logged, on held-out data if there are any",
@@ -79,11 +81,6 @@ def _column(title: str, name: str, help: str, *, is_ratio: bool = False) -> Colu
     return Column(title, lambda layer: layer.summary[name], text, help=help, is_ratio=is_ratio)
 
 
-def _count(title: str, name: str, help: str, *, is_step: bool = False) -> Column:
-    """Return a column that is left out if its number is 0 in all layers."""
-    return Column(title, lambda layer: layer.summary[name] or nan, help=help, is_step=is_step)
-
-
 def _plain(title: str, name: str, help: str) -> Column:
     return Column(title, lambda layer: layer.summary[name], help=help)
 
@@ -110,8 +107,17 @@ COLUMNS = (
         "cosine of gradient and weight in a scale-sensitive layer: below 0 the gradient makes the norm grow",
     ),
     _plain("update", "update", "length of one step in a scale-sensitive layer, root mean square over vectors"),
-    _count("dead", "dead_vectors", "vectors that never had a gradient", is_step=True),
-    _count("frozen", "frozen_share", "share of the entries with a gradient that a step does not change"),
+    Column(
+        "dead",
+        lambda layer: layer.summary["dead_vectors"] or nan,
+        help="vectors that never had a gradient",
+        is_step=True,
+    ),
+    Column(
+        "frozen",
+        lambda layer: layer.summary["frozen_share"] if layer.summary["frozen_share"] >= MIN_FROZEN else nan,
+        help="share of the entries with a gradient that a step does not change, from 0.1 %",
+    ),
     Column(
         "settled\nat step",
         lambda layer: layer.summary["settled_at"],

@@ -53,7 +53,7 @@ def test_text_has_the_finding_the_remedy_and_every_layer(path, capsys):
         assert finding["sentence"] in words
         assert finding["remedy"] in words
     assert all(name.removesuffix(".weight") in printed for name in make.NAMES[:2])
-    assert "AdamW, 291 steps, learning rate 0.01, weight decay 0.5, run length 1.2 memories" in printed
+    assert "AdamW, learning rate 0.01, weight decay 0.5, 291 steps, run length 1.2 memories" in printed
 
 
 def with_incident(path, step=200):

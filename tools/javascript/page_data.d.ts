@@ -37,7 +37,7 @@ interface LiveData {
   series(run: RunData, layer: string): Promise<Record<string, Values> | null>;
   distribution(run: RunData, layer: string, quantity: string, step: number): Promise<Distribution | null>;
 }
-interface ListedRun { id: string; name: string; status: string; problem: string; step: number; idle: number; head: RunHead | null }
+interface ListedRun { id: string; name: string; status: string; problem: string; step: number; idle: number; settings: string; loss: string; run_length: string }
 
 // ---- a sweep: report/sweep_data.py
 interface SweepData {

@@ -13,8 +13,6 @@
   };
   /** @type {(value: number) => string} */
   const number = value => value.toLocaleString("en");
-  /** @type {(value: number | null, digits?: number) => string} */
-  const digits = (value, digits = 3) => value === null ? "–" : String(Number(value.toPrecision(digits)));
   /** @param {number} seconds */
   function ago(seconds) {
     if (seconds < 90) return `${Math.max(0, Math.round(seconds))} s ago`;
@@ -29,15 +27,14 @@
     box.addEventListener("change", () => chosen[box.checked ? "add" : "delete"](run.id));
     const state = cell("state", run.problem || run.status);
     state.className = run.status === "running" ? "good" : run.problem || run.status === "failed" ? "warn" : "";
-    if (run.problem || !run.head) { // a sentence, over all columns
+    if (run.problem) { // a sentence, over all columns
       Object.assign(state, { colSpan: 6, className: "warn sentence" });
       one.append(cell("run", run.name), state);
       return one;
     }
-    const settings = document.createElement("small"), { head } = run;
-    settings.textContent = `${head.optimizer}, learning rate ${digits(head.lr)}, weight decay ${digits(head.weight_decay)}`;
-    const length = head.run_length === null ? "–" : `${digits(head.run_length, 2)} memories`;
-    one.append(cell("run", link, settings), state, cell("final loss", head.loss_name ? digits(head.loss, 4) : "–"), cell("run length", length),
+    const settings = document.createElement("small");
+    settings.textContent = run.settings;
+    one.append(cell("run", link, settings), state, cell("final loss", run.loss), cell("run length", run.run_length),
       cell("step", number(run.step)), cell("last written", ago(run.idle)), cell("compare", box));
     return one;
   }
