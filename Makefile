@@ -1,11 +1,11 @@
-# make demo | quick | test | coverage | check | matrix | bench | docs | docs-serve | notebooks: each makes .venv on first use and installs what it needs.
+# make demo | quick | test | coverage | check | stacks | matrix | bench | docs | docs-serve | notebooks: each makes .venv on first use and installs what it needs.
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV   := .venv
 BIN    := $(VENV)/bin
 # Any of these drives the tests of pages; without one, Playwright's own chromium is downloaded.
 BROWSER := $(shell command -v chromium || command -v chromium-browser || command -v google-chrome)
 
-.PHONY: demo quick test browser coverage check format matrix bench docs docs-serve notebooks clean
+.PHONY: demo quick test browser coverage check format stacks matrix bench docs docs-serve notebooks clean
 
 demo: $(VENV)/installed
 	@$(BIN)/gyroscope demo
@@ -37,6 +37,15 @@ format: $(VENV)/installed
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
+# The optimizers of other libraries against their rules, in an environment that also sees what .venv has.
+SITE := import site; print(site.getsitepackages()[0])
+stacks: $(VENV)/installed
+	$(PYTHON) -m venv .stacks
+	$(BIN)/python -c "$(SITE)" > "$$(.stacks/bin/python -c "$(SITE)")/venv.pth"
+	.stacks/bin/python -m pip install --quiet --constraint constraints.txt --editable ".[stacks]"
+	PYTHONPATH=.:lab .stacks/bin/python -W ignore -m tests.optimizers.measure_stacks
+	PYTHONPATH=. $(BIN)/python tools/support_table.py
+
 matrix:
 	tools/matrix
 
@@ -66,4 +75,4 @@ $(VENV)/installed: pyproject.toml lab/pyproject.toml constraints.txt
 	@touch $@
 
 clean:
-	rm -rf $(VENV) .matrix build dist
+	rm -rf $(VENV) .matrix .stacks build dist

@@ -152,7 +152,7 @@ def nadam(group: Group) -> UpdateRule:
 
 def torch_muon(group: Group) -> UpdateRule:
     """Return Muon with torch's options."""
-    steps = group.get("ns_steps", NEWTON_SCHULZ_STEPS)
+    steps = int(group.get("ns_steps", NEWTON_SCHULZ_STEPS))
     coefficients = tuple(group.get("ns_coefficients", NEWTON_SCHULZ))
     if not 3 <= steps <= 6 or coefficients != NEWTON_SCHULZ:
         raise ValueError(
@@ -160,32 +160,15 @@ def torch_muon(group: Group) -> UpdateRule:
             f"the correlation of its updates is known for torch's {NEWTON_SCHULZ} and 3 to 6 steps: {REMEDY}"
         )
     adjustment: Any = group.get("adjust_lr_fn") or "original"
-    return Muon(*rates(group), number(group, "momentum"), bool(group.get("nesterov", True)), adjustment)
+    iterations = "original" if steps == NEWTON_SCHULZ_STEPS else (NEWTON_SCHULZ,) * steps
+    momentum = number(group, "momentum")
+    return Muon(*rates(group), momentum, bool(group.get("nesterov", True)), adjustment, ns_coefficients=iterations)
 
 
 def torch_adafactor(group: Group) -> UpdateRule:
     """Return torch's Adafactor."""
     lr, weight_decay = rates(group)
     return Adafactor(lr, weight_decay, float(group["beta2_decay"]), float(group["d"]), float(group["eps"][1]))
-
-
-def adafactor(group: Group) -> UpdateRule:
-    """Return the Adafactor of transformers and timm, which has the option `scale_parameter`."""
-    scaled = bool(group["scale_parameter"])
-    uncovered = {
-        "relative_step=True: lr then follows the number of steps alone": group.get("relative_step"),
-        "lr=None: lr then follows the number of steps alone": group.get("lr") is None,
-        "beta1 or betas: updates then have a momentum": group.get("beta1") or group.get("betas"),
-        "weight_decay beside scale_parameter=True: it then follows the norm": scaled and group.get("weight_decay"),
-    }
-    for setting, is_set in uncovered.items():
-        if is_set:
-            raise ValueError(f"Adafactor is not covered with {setting}. Use torch.optim.Adafactor, or {REMEDY}")
-    if not isinstance(group.get("eps"), tuple | list):
-        raise ValueError(lacks(group, "eps, a pair"))
-    threshold = max(number(group, "clip_threshold"), 1.0)
-    decay = number(group, "decay_rate")
-    return Adafactor(*rates(group), decay, threshold, float(group["eps"][1]), scale_parameter=scaled, capped=False)
 
 
 def k_adam(group: Group) -> UpdateRule:

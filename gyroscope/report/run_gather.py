@@ -16,6 +16,7 @@ from gyroscope._types import Array
 from gyroscope.advice import Finding, Findings
 from gyroscope.advice.history import LayerHistory, layer_histories
 from gyroscope.advice.incidents import judged_steps
+from gyroscope.advice.judgements.unknown import NO_PREDICTIONS
 from gyroscope.advice.layer_families import plain_name
 from gyroscope.advice.phrases import rule_text
 from gyroscope.advice.record import group_config
@@ -141,9 +142,15 @@ def gather_run(
         changes=findings.changes,
         findings=[_finding(finding, rename) for finding in findings],
         marks=_marks(layer_histories(run), findings),
-        notes=[*run.notes, *([] if judged is None else [judged])],
+        # A finding has the reason why layers have no prediction.
+        notes=[*(note for note in run.notes if not _is_said(note, findings)), *([] if judged is None else [judged])],
         scalars={name: _logged(run, name) for name in logged[: MOST_DRAWN if live else None]},
     )
+
+
+def _is_said(note: str, findings: Findings) -> bool:
+    reason = note.removeprefix(NO_PREDICTIONS).partition(": ")[2]
+    return note.startswith(NO_PREDICTIONS) and any(reason in finding.sentence for finding in findings)
 
 
 def _logged(run: Run, name: str) -> dict[str, Any]:

@@ -19,8 +19,8 @@ class Decoupled(torch.optim.Optimizer):
     """SGD with decoupled weight decay, as pytorch_optimizer's SGDW."""
 
     def __init__(self, params, lr, weight_decay, momentum):
-        options = {"lr": lr, "weight_decay": weight_decay, "momentum": momentum, "weight_decouple": True}
-        super().__init__(params, options)
+        options = {"lr": lr, "weight_decay": weight_decay, "momentum": momentum}
+        super().__init__(params, {**options, "weight_decouple": True, "nesterov": False})
 
     @torch.no_grad()
     def step(self):
@@ -35,6 +35,27 @@ class Decoupled(torch.optim.Optimizer):
 SGDW = type("SGDW", (Decoupled,), {"__module__": "pytorch_optimizer.optimizer.sgd"})
 
 
+class Lion(torch.optim.Optimizer):
+    """Lion whose decay is divided by the first learning rate, as lion-pytorch's."""
+
+    __module__ = "lion_pytorch.lion_pytorch"
+
+    def __init__(self, params, lr, weight_decay):
+        super().__init__(params, {"lr": lr, "weight_decay": weight_decay, "betas": (0.9, 0.9)})
+        self.decoupled_wd = True
+        self._init_lr = lr
+
+    @torch.no_grad()
+    def step(self):
+        for group in self.param_groups:
+            beta1, beta2 = group["betas"]
+            for p in group["params"]:
+                m = self.state[p].setdefault("exp_avg", torch.zeros_like(p))
+                p.mul_(1 - group["lr"] * group["weight_decay"] / self._init_lr)
+                p.sub_(group["lr"] * torch.lerp(p.grad, m, beta1).sign())
+                m.lerp_(p.grad, 1 - beta2)
+
+
 def per_step(group):
     return Rule(group["lr"] * group["weight_decay"], 19.0)
 
@@ -43,6 +64,7 @@ CASES = {
     "a rule of another library": (lambda p: SGDW(p, lr=0.1, weight_decay=0.2, momentum=0.9), None),
     "a rule of the user": (lambda p: Decoupled(p, lr=0.1, weight_decay=0.2, momentum=0.9), {Decoupled: per_step}),
     "dampening": (lambda p: torch.optim.SGD(p, lr=0.2, weight_decay=0.02, momentum=0.9, dampening=0.5), None),
+    "decay over the first learning rate": (lambda p: Lion(p, lr=8e-4, weight_decay=5e-3), None),
     "AdamG": (lambda p: gyro.optim.SphericalAdam(p, lr=0.1), None),
     "AdamG*": (lambda p: gyro.optim.SphericalAdam(p, lr=0.1, betas=(0.0, 0.9), v0=10.0), None),
 }

@@ -11,6 +11,7 @@ from gyroscope.optimizers import SPECS
 from gyroscope.optimizers.other_libraries import OTHERS
 from gyroscope.optimizers.recognition import WRAPPERS
 from gyroscope.theory import AdamW, Lion, Muon, Rule
+from gyroscope.theory.rules.muon import NEWTON_SCHULZ
 from tests.optimizers.named import named
 
 BETAS = (0.9, 0.99)
@@ -24,9 +25,9 @@ PREDICTED = {
     "Prodigy": ({**ADAM, "d": 0.5}, AdamW(0.05, 0.2, BETAS)),
     "Tiger": ({**COMMON, "beta": 0.9}, Lion(0.1, 0.2, (0.9, 0.9))),
     "SignSGD": ({**COMMON, "momentum": 0.8}, Lion(0.1, 0.2, (0.8, 0.8))),
-    "SGDW": ({**COMMON, "momentum": 0.9}, LAW),
+    "SGDW": ({**COMMON, "momentum": 0.9, "nesterov": False}, LAW),
     "QHAdam": ({**ADAM, "nus": (1.0, 1.0)}, LAW),
-    **dict.fromkeys(("AdaBelief", "AdaNorm", "ADOPT", "LaProp", "PAdam", "SOAP", "Yogi"), (ADAM, LAW)),
+    **dict.fromkeys(("AdaBelief", "AdaNorm", "ADOPT", "LaProp", "PAdam", "Yogi"), (ADAM, LAW)),
 }
 DOCS = Path(__file__).parents[2] / "docs" / "own-optimizer.md"
 
@@ -39,7 +40,9 @@ def approximately(rule):
 
 
 def test_every_predicted_optimizer_is_tested():
-    assert {name for name, other in PYTORCH_OPTIMIZER.items() if other.rule is not None} == set(PREDICTED)
+    predicted = {name for name, other in PYTORCH_OPTIMIZER.items() if other.rule is not None}
+    # SOAP has no `weight_decouple`, and Muon chooses by group.
+    assert predicted == {*PREDICTED, "SOAP", "Muon"}
 
 
 @pytest.mark.parametrize("name", PREDICTED)
@@ -89,13 +92,6 @@ def documented():
     }
 
 
-def test_the_documentation_lists_those_with_a_rule():
-    listed = {
-        name: about for name, (status, about) in documented().items() if "." not in name and status == "predicted"
-    }
-    assert listed == {name: other.row.about for name, other in PYTORCH_OPTIMIZER.items()}
-
-
 def test_the_documentation_lists_all_optimizers_of_torch_and_of_gyroscope():
     listed = {name: status for name, (status, _) in documented().items() if "." in name}
     of_torch = {f"torch.optim.{name}" for name in vars(torch.optim) if is_optimizer(getattr(torch.optim, name))}
@@ -117,4 +113,6 @@ def is_optimizer(found):
 def test_torchs_muon_is_predicted_with_each_of_its_other_options(ns_steps, adjust_lr_fn):
     options = {"momentum": 0.9, "nesterov": False, "adjust_lr_fn": adjust_lr_fn, "ns_steps": ns_steps}
     found = rule_of({"lr": 0.1, "weight_decay": 0.2, **options}, named("Muon", "torch"))
-    assert found == Muon(0.1, 0.2, 0.9, False, adjust_lr_fn or "original")
+    assert isinstance(found, Muon)
+    assert found.iterations == (NEWTON_SCHULZ,) * ns_steps
+    assert found.replace(ns_coefficients="original") == Muon(0.1, 0.2, 0.9, False, adjust_lr_fn or "original")

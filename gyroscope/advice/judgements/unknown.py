@@ -14,6 +14,9 @@ from gyroscope.advice.remedies import CHECK_LAYER, MEASURE_LONGER
 from gyroscope.advice.run_layer import is_measured
 from gyroscope.theory.rules.base import MEANING
 
+# The start of a tracker's note about a group without predictions. Groups with the same reason share one note.
+NO_PREDICTIONS = "No predictions for parameter group "
+
 
 def missing_input(missing: Mapping[str, str], among: Sequence[str], what: str = "") -> Iterator[Finding]:
     """State which layers lack something, and why. `what` comes before each reason."""
@@ -86,9 +89,10 @@ def unpredicted(layers: Sequence[LayerHistory], among: Sequence[str], notes: Seq
 
 
 def _reason(group: int, notes: Sequence[str]) -> str:
-    beginning = f"No predictions for parameter group {group}: "
-    given = [note.removeprefix(beginning) for note in notes if note.startswith(beginning)]
-    return given[-1] if given else "the theory does not cover the optimizer"
+    """Return the last reason that the tracker has noted for a group, or for another one that shares it."""
+    given = [note.removeprefix(NO_PREDICTIONS).partition(": ") for note in notes if note.startswith(NO_PREDICTIONS)]
+    own = [reason for number, _, reason in given if number == str(group)]
+    return next(reversed(own or [reason for *_, reason in given]), "the theory does not cover the optimizer")
 
 
 def undecided(names: Sequence[str], among: Sequence[str]) -> Finding:

@@ -45,6 +45,12 @@ def rate_factor(rule: UpdateRule, options: Group) -> float:
     return rule.lr / lr if lr > 0 and rule.lr > 0 and not is_given else 1.0
 
 
+def decay_factor(rule: UpdateRule, options: Group) -> float:
+    """Return the rule's weight decay over that of its group, which some libraries divide by a learning rate."""
+    weight_decay = float(options.get("weight_decay", 0.0))
+    return rule.weight_decay / weight_decay if weight_decay > 0 and rule.has_weight_decay else 1.0
+
+
 class MomentumRecursion(NamedTuple):
     """The recursion of a momentum, m = keep·(m before) + share·(g + decay·w), which can be inverted for one step."""
 
@@ -60,7 +66,7 @@ class GroupRule:
 
     norms_kept: the optimizer holds every vector at its initial norm.
     recursion: recursion of the momentum. None if it is transported, or if there is none.
-    lr_factor: the rule's learning rate over the group's.
+    lr_factor, decay_factor: the rule's learning rate and weight decay over the group's.
     whole_matrix: the rule's own, kept because every sample needs it many times.
     follows_base: the optimizer rotates a vector as the rule would by then, not by the equilibrium angle.
     """
@@ -69,13 +75,14 @@ class GroupRule:
     norms_kept: bool
     recursion: MomentumRecursion | None
     lr_factor: float
+    decay_factor: float
     whole_matrix: bool
     follows_base: bool
 
     @classmethod
     def of(cls, rule: UpdateRule, options: Group, norms_kept: bool, follows_base: bool = False) -> "GroupRule":
         """Make it from a rule and the options of its group."""
-        own = (rate_factor(rule, options), rule.whole_matrix, follows_base)
+        own = (rate_factor(rule, options), decay_factor(rule, options), rule.whole_matrix, follows_base)
         if rule.momentum_step is None:
             return cls(rule, norms_kept, None, *own)
         keep, share = rule.momentum_step

@@ -74,7 +74,8 @@ class Forecaster:
         self, group_rule: GroupRule, rates: Sequence[StepRates], layers: Sequence[LayerState]
     ) -> dict[str, StepPrediction]:
         """Return the predictions of every layer at the last step of `rates`."""
-        rates = [rate._replace(lr=group_rule.lr_factor * rate.lr) for rate in rates]
+        factors = (group_rule.lr_factor, group_rule.decay_factor)
+        rates = [rate._replace(lr=factors[0] * rate.lr, weight_decay=factors[1] * rate.weight_decay) for rate in rates]
         for layer in layers:
             known = layer.unit_grad_norm > 0 and isfinite(layer.unit_grad_norm)
             last = self._last.get(layer.name)

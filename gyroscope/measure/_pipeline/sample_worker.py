@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from gyroscope._types import Array
+from gyroscope.advice.judgements.unknown import NO_PREDICTIONS
 from gyroscope.advice.thresholds import SETTING_JUMP
 from gyroscope.measure._pipeline.host_copy import HostCopy, SentSums, merge_pieces
 from gyroscope.measure._pipeline.layer_step import OLD
@@ -66,6 +67,7 @@ class SampleProcessor:
         self._user_rules = rules
         self._forecasters: dict[int, Forecaster] = {}
         self._rules: dict[int, tuple[Mapping[str, Any], GroupRule | None]] = {}
+        self._reasons: set[str] = set()
         self._passed: SettingsHistory = []  # settings of steps that no forecast includes yet
         self._last: dict[int, GroupSettings] = {}
         self._skipped = 0  # samples that were dropped since the last one that was not
@@ -130,10 +132,16 @@ class SampleProcessor:
                 raise ValueError("the state of the base optimizer that it follows is unknown in the middle of a run")
             group_rule = GroupRule.of(rule, options, keeps_norms(owner), follows)
         except ValueError as error:
-            self.note(f"No predictions for parameter group {number}: {error}")
+            self._note_without_rule(number, error)
         if comparable and not (group_rule is not None and group_rule.rule.counts_steps):
             self._rules[number] = (options, group_rule)
         return group_rule
+
+    def _note_without_rule(self, number: int, error: ValueError) -> None:
+        """Note why a group has no predictions, once for all groups with the same reason."""
+        if str(error) not in self._reasons:
+            self._reasons.add(str(error))
+            self.note(f"{NO_PREDICTIONS}{number}: {error}")
 
     def _settings(self, number: int, history: SettingsHistory, last_step: int) -> StepSettings:
         """Return the last settings of a group, and their changes since the previous sample."""
@@ -159,7 +167,7 @@ class SampleProcessor:
         try:
             return self._forecasters.setdefault(number, Forecaster()).predict(rule, rates, layers)
         except ValueError as error:
-            self.note(f"No predictions for parameter group {number}: {error}")
+            self._note_without_rule(number, error)
             return {}
 
     def _groups(

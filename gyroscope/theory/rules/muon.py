@@ -14,15 +14,38 @@ from gyroscope.theory.rules.base import MomentumRule, MomentumStep
 from gyroscope.theory.rules.decoupled import DecoupledRule, decay_at
 from gyroscope.theory.rules.nadam import nesterov_filter
 
+Iterations = tuple[tuple[float, float, float], ...]
+
 # The coefficients and the number of iterations of torch.optim.Muon.
 NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
 NEWTON_SCHULZ_STEPS = 5
-# The factor of lr by adjustment: torch.optim.Muon's two, then dion's other two. The second gives entries the RMS of 0.2
-# that AdamW's usually have.
+# The coefficients of each iteration, by the names of timm and Emerging-Optimizers. Published variants of Polar Express
+# (arXiv 2505.16932) differ by 2 % in the norm.
+COEFFICIENTS: dict[str, Iterations] = {
+    "original": (NEWTON_SCHULZ,) * NEWTON_SCHULZ_STEPS,
+    "quintic": (
+        (4.0848, -6.8946, 2.9270),
+        (3.9505, -6.3029, 2.6377),
+        (3.7418, -5.5913, 2.3037),
+        (2.8769, -3.1427, 1.2046),
+        (2.8366, -3.0525, 1.2012),
+    ),
+    "polar_express": (
+        (8.1566, -22.4833, 15.8788),
+        (4.0429, -2.8089, 0.5000),
+        (3.8917, -2.7725, 0.5061),
+        (3.2858, -2.3681, 0.4645),
+        (2.3465, -1.7098, 0.4232),
+    ),
+}
+# The factor of lr by adjustment: torch.optim.Muon's two, and those of other libraries. The second gives entries the RMS
+# of 0.2 that AdamW's usually have.
 ADJUSTMENTS: dict[str, Callable[[int, int], float]] = {
     "original": lambda rows, columns: max(1, rows / columns) ** 0.5,
     "match_rms_adamw": lambda rows, columns: 0.2 * max(rows, columns) ** 0.5,
     "spectral_norm": lambda rows, columns: (rows / columns) ** 0.5,
+    "rms_to_rms": lambda rows, columns: (rows / columns) ** 0.5,
+    "spectral": lambda rows, columns: max(rows, columns) ** 0.5,
     "none": lambda rows, columns: 1.0,
 }
 
@@ -31,20 +54,21 @@ ODD_POWERS = np.array([1.0, 3.0, 9.0])
 ODD_WEIGHTS = np.array([0.4, 0.6])
 
 
-def orthogonalised(sigma: Number) -> Number:
-    """Return a singular value after torch's five Newton–Schulz iterations, which is near 1.
+def orthogonalised(sigma: Number, iterations: Iterations = COEFFICIENTS["original"]) -> Number:
+    """Return a singular value after Newton–Schulz iterations, which is near 1.
 
-    >>> f"{orthogonalised(0.1):.3f}"
-    '0.712'
+    >>> f"{orthogonalised(0.1):.3f} {orthogonalised(0.1, COEFFICIENTS['quintic']):.3f}"
+    '0.712 1.019'
     """
-    a, b, c = NEWTON_SCHULZ
-    for _ in range(NEWTON_SCHULZ_STEPS):
+    for a, b, c in iterations:
         sigma = a * sigma + b * sigma**3 + c * sigma**5
     return sigma
 
 
 @cache
-def orthogonalised_noise(rows: int, columns: int) -> tuple[float, float]:
+def orthogonalised_noise(
+    rows: int, columns: int, iterations: Iterations = COEFFICIENTS["original"]
+) -> tuple[float, float]:
     """Return the mean square singular value q of an orthogonalised Gaussian matrix, and the linear share of the map.
 
     Singular values of a Gaussian matrix at unit Frobenius norm follow Marchenko and Pastur's law. The share is the
@@ -61,7 +85,7 @@ def orthogonalised_noise(rows: int, columns: int) -> tuple[float, float]:
     density = np.sin(theta) ** 2 / eigenvalue
     density /= density.sum()
     before = (eigenvalue / short) ** 0.5
-    after = orthogonalised(before)
+    after = orthogonalised(before, iterations)
     q = float(density @ after**2)
     return q, float((density @ (before * after)) ** 2 / (density @ before**2 * q))
 
@@ -76,7 +100,10 @@ class Muon(DecoupledRule, MomentumRule):
     docs/theory.md, "Muon". Within 2 % of torch's Muon under white noise. Needs the `shape`.
 
     lr, weight_decay, momentum, nesterov  as in torch
-    adjust_lr_fn  adjustment of lr to the shape of the matrix, as in torch, or "none"
+    adjust_lr_fn  adjustment of lr to the shape of the matrix, as in torch, or another of `ADJUSTMENTS`
+    ns_coefficients  "original" (torch's), "quintic" or "polar_express", or a triple for each iteration. They set the
+    norm. The rotation changes by up to 4 %
+    nesterov_momentum  share μ of the momentum in u ∝ μ·m + (1-μ)·g, by default `momentum`
     corrected_decay, cautious_decay  as AdamW's
 
     >>> eq = Muon(lr=1e-3, weight_decay=0.1).equilibrium(shape=(256, 256))
@@ -86,9 +113,11 @@ class Muon(DecoupledRule, MomentumRule):
 
     momentum: float = 0.95
     nesterov: bool = True
-    adjust_lr_fn: Literal["original", "match_rms_adamw", "spectral_norm", "none"] = "original"
+    adjust_lr_fn: Literal["original", "match_rms_adamw", "spectral_norm", "rms_to_rms", "spectral", "none"] = "original"
     corrected_decay: bool = False
     cautious_decay: bool = field(default=False, repr=False)
+    ns_coefficients: str | Iterations = field(default="original", repr=False)
+    nesterov_momentum: float | None = field(default=None, repr=False)
 
     needs: ClassVar[tuple[str, ...]] = ("shape",)
     motion_class: ClassVar[type[Motion]] = StationaryMotion
@@ -98,6 +127,21 @@ class Muon(DecoupledRule, MomentumRule):
         if self.adjust_lr_fn not in ADJUSTMENTS:
             options = ", ".join(map(repr, ADJUSTMENTS))
             raise ValueError(f"adjust_lr_fn={self.adjust_lr_fn!r} must be one of {options}")
+        given = self.ns_coefficients
+        if isinstance(given, str):
+            if given not in COEFFICIENTS:
+                raise ValueError(
+                    f"ns_coefficients={given!r} must be one of {', '.join(map(repr, COEFFICIENTS))}, or a triple for "
+                    "each iteration"
+                )
+        else:  # lists, if a run's configuration was read
+            object.__setattr__(self, "ns_coefficients", tuple((a, b, c) for a, b, c in given))
+
+    @property
+    def iterations(self) -> Iterations:
+        """The coefficients of each iteration."""
+        given = self.ns_coefficients
+        return COEFFICIENTS[given] if isinstance(given, str) else given
 
     @property
     def momentum_step(self) -> MomentumStep | None:
@@ -114,10 +158,11 @@ class Muon(DecoupledRule, MomentumRule):
     def unit_update(self, weights: Weights) -> tuple[float, OddCorrelation]:
         """Return E‖u‖² of the orthogonalised matrix and the correlation that passes."""
         rows, columns = weights.matrix
-        q, share = orthogonalised_noise(rows, columns)
+        q, share = orthogonalised_noise(rows, columns, self.iterations)
         adjustment = ADJUSTMENTS[self.adjust_lr_fn](rows, columns)
         beta = self.momentum
-        c0, c1 = nesterov_filter(beta, beta) if self.nesterov else (1 - beta, (1 - beta) * beta)
+        look_ahead = beta if self.nesterov_momentum is None else self.nesterov_momentum
+        c0, c1 = nesterov_filter(beta, look_ahead) if self.nesterov else (1 - beta, (1 - beta) * beta)
         linear = Correlation.of_filter(c0, c1, beta)
         shares = np.concatenate([[share], (1 - share) * ODD_WEIGHTS])
         return adjustment * (q * min(rows, columns)) ** 0.5, OddCorrelation(linear, ODD_POWERS, shares)
