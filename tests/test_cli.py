@@ -36,7 +36,7 @@ def test_a_plan_answers_what_a_practitioner_asks_in_twelve_lines_and_a_picture(c
         "run length 0.5 memories",
         "norm 0.577 at the start, 1.6 in equilibrium",
         "largest angle 0.00778 rad in step 499, 2.4 times that of equilibrium",
-        "warmup needed more than 1,000 steps (2.56 epochs)",
+        "warmup needed none",
         "end norm 1.02",
     ):
         assert line in lines, line

@@ -21,6 +21,7 @@ KINDS = (
     "small_norms",
     "over_rotation",
     "fast_rotation",
+    "slow_rotation",
     "layer_imbalance",
     "neuron_imbalance",
     "dead_vectors",
@@ -157,16 +158,13 @@ class Findings(tuple[Finding, ...]):
     def changes(self) -> dict[str, Any]:
         """What to change, as settings that a program can apply, empty if no finding asks for a change.
 
-        If two findings change one setting, the first one counts.
+        They are those of the first finding that has any. Others may have the same cause, so judge again after them.
 
         >>> slower = Finding("fast_rotation", "warn", "Too fast.", "Slow down.", changes={"lr": "×0.3"})
         >>> Findings([slower]).changes
         {'lr': '×0.3'}
         """
-        changes: dict[str, Any] = {}
-        for finding in reversed(self):
-            changes |= finding.changes
-        return changes
+        return dict(next((finding.changes for finding in self if finding.changes), {}))
 
     def __str__(self) -> str:
         head = [*self.summary, ""] if self.summary else []

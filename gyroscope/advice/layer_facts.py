@@ -50,8 +50,10 @@ class LayerFacts:
     norm_ratio          measured over predicted norm
     is_comparable       whether its speed is that of its settings, and not of its start or of the schedule's end
     group               number of its parameter group
-    start_ratio         fastest rotation at the start over that of equilibrium at full rate
+    start_rotation      fastest rotation at the start. NaN if the optimizer sets the angle
     start_step          its step
+    start_norm          initial norm over the equilibrium norm of the plain rule, if the optimizer keeps it
+    mid_rotation        RMS rotation in the middle of a run that is finished, corrected for width and length
     warmup              steps of warmup that the run has
     final_rate          last learning rate over the highest
     stopped_at          step since which the layer does not move. NaN if it moves
@@ -78,8 +80,10 @@ class LayerFacts:
     norm_ratio: float = nan
     is_comparable: bool = False
     group: int = -1
-    start_ratio: float = nan
+    start_rotation: float = nan
     start_step: float = nan
+    start_norm: float = nan
+    mid_rotation: float = nan
     warmup: int = 0
     final_rate: float = 1.0
     stopped_at: float = nan
@@ -96,7 +100,7 @@ class LayerFacts:
     def of_plan(cls, prediction: LayerPrediction) -> Self:
         """Return the facts about a layer of a plan."""
         course = prediction.forecast
-        start_ratio, start_step = prediction.fastest
+        start_rotation, start_step = (nan, 0) if course is None else run_layer.fastest(course.angular_update)
         settled_at = nan
         if course is not None and prediction.settled_at is not None:
             # During a warmup the equilibrium norm moves, and may pass the norm.
@@ -110,9 +114,9 @@ class LayerFacts:
             settled_at=settled_at,
             predicted_rotation=_number(prediction.equilibrium.angular_update),
             rotation=nan if course is None else float(course.angular_update[len(course.angular_update) // 2]),
-            # Without decay there is no equilibrium to compare with.
-            start_ratio=start_ratio if prediction.rule.weight_decay > 0 else nan,
+            start_rotation=nan if prediction.rule.keeps_norm else start_rotation,
             start_step=float(start_step),
+            start_norm=run_layer.start_norm(prediction.rule, prediction.layer),
             warmup=prediction.schedule.warmup,
         )
 
@@ -120,7 +124,8 @@ class LayerFacts:
     def of_run(cls, layer: LayerHistory) -> Self:
         """Return the facts about a layer of a run that was measured."""
         state = state_of_run(layer)
-        start_ratio, start_step = (nan, nan) if state == "unknown" else run_layer.fastest_start(layer)
+        start_rotation, start_step = run_layer.fastest_start(layer)
+        initial = run_layer.initial_layer(layer)
         lambda_u, decay_error = run_layer.radial_decay(layer)
         neuron_ratio, noise_ratio = run_layer.neuron_spread(layer)
         return cls(
@@ -137,8 +142,10 @@ class LayerFacts:
             norm_ratio=layer.mean(layer.norm_ratio),
             is_comparable=state not in ("short", "no decay") and not run_layer.is_transient(layer),
             group=layer.layer.group,
-            start_ratio=start_ratio,
+            start_rotation=start_rotation,
             start_step=start_step,
+            start_norm=nan if layer.rule is None or initial is None else run_layer.start_norm(layer.rule, initial),
+            mid_rotation=run_layer.mid_rotation(layer),
             # The first sample at the peak rate ends the warmup.
             warmup=int(layer.steps[layer.peak]),
             final_rate=run_layer.final_rate(layer),

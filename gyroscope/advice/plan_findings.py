@@ -9,7 +9,7 @@ from gyroscope.advice.judgements.rotation_speed import fast_rotation, fast_start
 from gyroscope.advice.judgements.unknown import assumptions, missing_input
 from gyroscope.advice.layer_facts import LayerFacts, Layers
 from gyroscope.advice.summary import summarize
-from gyroscope.theory.layer_prediction import LayerPrediction
+from gyroscope.theory.layer_prediction import LayerPrediction, tried_warmups
 
 
 def plan_findings(
@@ -23,18 +23,18 @@ def plan_findings(
     """
     layers = Layers(map(LayerFacts.of_plan, predictions))
     forecasts = [each for each in predictions if each.forecast is not None]
-    warmups = {each.name: each.warmup for each in forecasts}
+    steps = predictions[0].schedule.steps if predictions else 0
+    longest = tried_warmups(steps)[-1]
+    warmups = {each.name: longest if each.warmup is None else each.warmup for each in forecasts}
     planned = layers.where(lambda layer: layer.name in warmups)
     findings = Findings(
         [
             *missing_input(missing, layers.among, "forecast: "),
-            *small_norms(forecasts),
-            *fast_start(planned, lambda names: [warmups[name] for name in names], happened=False),
-            *fast_rotation(layers),
+            *small_norms(planned),
+            *(list(fast_rotation(layers)) or fast_start(planned, lambda names: [warmups[name] for name in names])),
             *planned_imbalance(forecasts, planned),
             *unstable_betas(layers),
             *assumptions(notes),
         ]
     )
-    steps = predictions[0].schedule.steps if predictions else 0
     return Findings(findings, summarize(planned, findings, steps))

@@ -1,28 +1,19 @@
 """Every remedy that a finding can name, and the trial of each on real training.
 
-`gyroscope lab run remedies` trains networks that show a finding, and the same networks with the remedy followed to the
-letter. results/advice.md has the outcome. A remedy that did harm there is not in this file.
+`gyroscope lab run advice` trains networks in good and bad situations, and again after what the findings say was
+followed to the letter. results/advice.md has the outcome. A remedy that did harm there is not in this file.
 """
 
 from collections.abc import Sequence
+from math import isfinite
+from statistics import median
 
-from gyroscope.advice import thresholds as limit
 from gyroscope.advice.findings import NOTHING, Remedy, Severity
 from gyroscope.advice.layer_facts import LayerFacts
 from gyroscope.advice.phrases import format_number
 
-# Experiments of `gyroscope_lab.remedies` that tested a printed remedy. Each is a section of results/advice.md.
-TRIALS = (
-    "warmup",
-    "slower_rotation",
-    "decoupled_decay",
-    "dead_vectors",
-    "frozen_entries",
-    "stable_betas",
-    "divergence",
-)
-# The experiment of the lab that tested the recipe for rotational optimizers.
-ROTATIONAL_RECIPE = "beyond/recipe_gpt"
+# The experiment that tries remedies on new networks. Others name the record of an earlier one.
+BENCH = "advice/judging"
 
 MEASURE_LONGER = Remedy("Train on, or measure more often (a smaller every=).")
 CHECK_LAYER = Remedy("Check that the layer is used, and that it is not frozen.")
@@ -34,25 +25,22 @@ OWN_IMBALANCE = Remedy("The optimizer's angle_factors cause this.")
 SLOWER = {"lr": "×0.3"}
 
 # These name only what was tested: a lower learning rate, but not a longer warmup, clipping or another activation.
-LOWER_RATE = Remedy("Lower the learning rate, for example to 0.3 times.", SLOWER, "slower_rotation")
+LOWER_RATE = Remedy("Lower the learning rate, for example to 0.3 times.", SLOWER, "remedies/slower_rotation")
 FIND_NAN = Remedy("torch.autograd.set_detect_anomaly(True) names the operation that made the first NaN.")
 GO_BACK = Remedy(
     "Go back to a checkpoint from before that step and lower the learning rate, for example to 0.3 times. "
     f"{FIND_NAN.text}",
     SLOWER,
-    "divergence",
+    "remedies/divergence",
 )
-REVIVE = Remedy("Lower the learning rate, for example to 0.3 times.", SLOWER, "dead_vectors")
+REVIVE = Remedy("Lower the learning rate, for example to 0.3 times.", SLOWER, "remedies/dead_vectors")
 WIDER_WEIGHTS = Remedy(
     "If the weights are below float32, keep them in float32 and compute in bfloat16 (torch.autocast).",
     {"precision": "bf16"},
-    "frozen_entries",
+    "remedies/frozen_entries",
 )
-DECOUPLE = Remedy(
-    "Decouple the weight decay: with AdamW the rotation does not depend on the gradient's size.",
-    {"optimizer": "adamw"},
-    "decoupled_decay",
-)
+RAISE_RATE = Remedy("Try a learning rate 3 to 10 times as high.", {"lr": "×3"}, "speed/new_tasks")
+LOWER_DECAY = Remedy("Lower the weight decay, for example to 0.3 times.", {"weight_decay": "×0.3"}, BENCH)
 
 
 def severity(remedy: Remedy) -> Severity:
@@ -60,18 +48,19 @@ def severity(remedy: Remedy) -> Severity:
     return "warn" if remedy.trial else "note"
 
 
-def slower_start(has: int, needed: Sequence[int | None]) -> Remedy:
-    """Return the warmup that slows down a start faster than equilibrium.
+def slower_start(has: int, needed: Sequence[int]) -> Remedy:
+    """Return what slows down the first steps: a warmup, or a lower learning rate if the run has that warmup.
 
     has     steps of warmup that the run has
-    needed  warmup that each layer needs, None if no warmup helps because the initial norm is too small
+    needed  warmups of the layers, none longer than a tenth of the run
+
+    >>> slower_start(0, [20, 50]).text, slower_start(50, [50]).changes["lr"]
+    ('Warm up over 50 steps (now 0).', '×0.3')
     """
-    longest = max((warmup for warmup in needed if warmup is not None), default=0)
-    # A longer warmup does not help if the present one is long enough and the start is still fast.
-    if None in needed or not has < longest <= limit.MAX_WARMUP:
-        return NOTHING
-    text = f"Use a warmup of about {format_number(longest, 2)} steps (now {has:,})."
-    return Remedy(text, {"warmup": longest}, "warmup")
+    longest = max(needed, default=0)
+    if longest <= has:
+        return LOWER_RATE
+    return Remedy(f"Warm up over {longest:,} steps (now {has:,}).", {"warmup": longest}, BENCH)
 
 
 def look_at_batches(first: int, last: int) -> Remedy:
@@ -96,11 +85,20 @@ def look_at_layer(name: str, first: int, last: int) -> Remedy:
     return Remedy(f"Look at what reaches {name} in {steps}: its inputs, its losses and its masks.")
 
 
-def balance_layers(layer: LayerFacts) -> Remedy:
-    """Return what makes layers rotate alike. In trials it lowered the loss only for Adam with L2."""
-    rule = layer.rule
-    is_adam_with_l2 = rule is not None and rule.adam_betas is not None and not rule.is_decoupled
-    return DECOUPLE if is_adam_with_l2 else own_imbalance(layer)
+def balance_layers(fastest: LayerFacts, layers: Sequence[LayerFacts]) -> Remedy:
+    """Return what makes layers rotate alike. In trials it lowered the loss only for Adam with L2.
+
+    The weight decay of AdamW is the one with the same memory, as `gyroscope convert` gives it.
+    """
+    rule = fastest.rule
+    if rule is None or rule.adam_betas is None or rule.is_decoupled:
+        return own_imbalance(fastest)
+    memories = [layer.memory for layer in layers if isfinite(layer.memory) and layer.memory > 0]
+    if not memories:
+        return NOTHING
+    weight_decay = float(f"{1 / (rule.lr * median(memories)):.2g}")
+    text = f"Decouple the weight decay: AdamW with a weight decay of {weight_decay:g} forgets as fast."
+    return Remedy(text, {"optimizer": "adamw", "weight_decay": weight_decay}, "remedies/decoupled_decay")
 
 
 def own_imbalance(layer: LayerFacts) -> Remedy:
@@ -118,7 +116,7 @@ def stable_betas(beta1: float) -> Remedy:
     beta2 = next(beta2 for beta2 in (0.99, 0.999, 0.9999, (1 + beta1) / 2) if beta2 > beta1)
     example = f"betas=({beta1:g}, {beta2:g})"
     text = f"Set beta2 above beta1² = {format_number(beta1**2)}, for example {example}."
-    return Remedy(text, {"betas": (beta1, beta2)}, "stable_betas")
+    return Remedy(text, {"betas": (beta1, beta2)}, "remedies/stable_betas")
 
 
 # Tried with RotationalAdamW alone.
@@ -126,5 +124,5 @@ def stable_betas(beta1: float) -> Remedy:
 ROTATIONAL_START = Remedy(
     "Give each layer a gain (gyro.nn.add_gain) and start at equilibrium norms (gyro.optim.to_equilibrium_).",
     {"gain": True, "start": "equilibrium"},
-    ROTATIONAL_RECIPE,
+    "beyond/recipe_gpt",
 )

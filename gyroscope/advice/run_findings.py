@@ -1,6 +1,6 @@
 """The judgements on a run, in order."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -76,18 +76,17 @@ def _finite_findings(
     usual = _without(layers, explained)
     compared = usual.where(lambda layer: layer.is_comparable)
 
-    def needed_warmups(names: Sequence[str]) -> list[int | None]:
+    def needed_warmups(names: Sequence[str]) -> list[int]:
         return warmups_from_start([by_name[name] for name in names])
 
     findings = [
         *explained,
         *rotation_speed.stopped(layers),
-        *rotation_speed.fast_start(layers, needed_warmups, happened=True),
-        *rotation_speed.fast_rotation(layers),
+        *optimizer_options.small_norms(layers),
+        *_speed(layers, needed_warmups),
         *imbalance.layer_imbalance(layers, speeds_in_groups([by_name[name] for name in compared.names])),
         *imbalance.neuron_imbalance(usual),
         *rotation_speed.dead_vectors(layers),
-        *optimizer_options.unstable_betas(layers),
         *not_known.not_measured([name for name in among if name not in by_name], among),
         *not_known.unpredicted(list(by_name.values()), among, getattr(record, "notes", ())),
         *rising_loss(record),
@@ -96,6 +95,17 @@ def _finite_findings(
     if not any(finding.severity in ("bad", "warn") for finding in findings):
         findings += as_predicted(usual, len(layers))
     return findings or [not_known.undecided(list(by_name), among)]
+
+
+def _speed(layers: Layers, needed_warmups: Callable[[Sequence[str]], Sequence[int]]) -> Sequence[Finding]:
+    """Judge the betas, the start and the middle of a run. Only the first that is wrong, because the rest may follow."""
+    judgements = (
+        optimizer_options.unstable_betas(layers),
+        rotation_speed.fast_rotation(layers),
+        rotation_speed.fast_start(layers, needed_warmups),
+        rotation_speed.mid_run_speed(layers),
+    )
+    return next(filter(None, map(list, judgements)), [])
 
 
 def _without(layers: Layers, findings: Sequence[Finding]) -> Layers:

@@ -7,7 +7,7 @@ from typing import final
 
 from gyroscope.advice.phrases import RECURSION, RUN_LENGTH, format_memories, format_number
 from gyroscope.advice.thresholds import MAX_EXACT_NUMBER
-from gyroscope.theory.layer_prediction import LayerPrediction, tried_warmups
+from gyroscope.theory.layer_prediction import MAX_START_ANGLE, LayerPrediction, tried_warmups
 
 MEMORY = "cos∠(w_t, w_{t+k}) = exp(-a·k): memory 1/a"
 NORM = (
@@ -90,7 +90,11 @@ def _course(prediction: LayerPrediction, steps_per_epoch: float | None) -> Itera
     yield Fact("largest angle", f"{angle} rad in step {step:,}{compared}", START)
     warmup = _warmup(prediction, steps_per_epoch) if compared else ""
     if warmup:
-        yield Fact("warmup needed", warmup, "largest angle of the forecast ≤ 1.1 × that of equilibrium")
+        yield Fact(
+            "warmup needed",
+            warmup,
+            f"largest angle of the forecast ≤ {MAX_START_ANGLE} rad, or 1.1 × that of equilibrium",
+        )
     if compared and not prediction.grows_without_end:
         falls_out = prediction.falls_out_at
         left = f", above equilibrium from step {falls_out:,} on" if falls_out is not None else ""
@@ -98,7 +102,7 @@ def _course(prediction: LayerPrediction, steps_per_epoch: float | None) -> Itera
 
 
 def _warmup(prediction: LayerPrediction, steps_per_epoch: float | None) -> str:
-    """Return the warmup that keeps the start within its equilibrium angle. It is empty if none was tried."""
+    """Return the warmup that keeps the start slow enough. It is empty if none was tried."""
     if prediction.warmup is not None:
         return _steps(prediction.warmup, steps_per_epoch) if prediction.warmup else "none"
     longest = tried_warmups(prediction.schedule.steps)[-1]

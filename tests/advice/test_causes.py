@@ -6,7 +6,7 @@ import torch
 
 import gyroscope as gyro
 from gyroscope.advice import diagnose
-from gyroscope.advice.remedies import OWN_IMBALANCE, ROTATIONAL_RECIPE
+from gyroscope.advice.remedies import OWN_IMBALANCE
 from tests.advice.memory import record
 from tests.advice.test_diagnose import only
 from tests.planner.test_plan import small
@@ -55,4 +55,4 @@ def test_a_plan_names_the_rotational_recipe_only_for_norms_with_which_it_was_tri
     optimizer = gyro.optim.RotationalAdamW(gyro.param_groups(model, weight_decay=0.1), lr=1e-3)
     findings = gyro.plan(model, optimizer, steps=200).findings
     assert findings.changes == changes
-    assert [each.trial for each in findings if each.kind == "small_norms"] == [ROTATIONAL_RECIPE] * bool(changes)
+    assert [each.trial for each in findings if each.kind == "small_norms"] == ["beyond/recipe_gpt"] * bool(changes)

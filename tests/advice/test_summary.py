@@ -92,13 +92,13 @@ def test_what_to_change_comes_first_then_why_then_the_state():
 
 def test_no_change_is_never_said_beside_a_finding_that_has_a_remedy():
     """A start that is too fast was a note with a warmup, below "Nothing to change."."""
-    started_fast = record(speed=np.where(np.arange(100) < 1, 4.36, 1.0))
+    started_fast = record(speed=np.where(np.arange(100) < 1, 8.0, 1.0))
     unbalanced = record()
     unbalanced.data["b"]["angular_update"] /= 3
     for run in (started_fast, unbalanced, record(), record(norm=1.4), record(rule=AdamW(0.5, 0.5))):
         diagnosis = diagnose(run)
         assert (diagnosis.summary[0] == NO_CHANGE) == (not any(finding.remedy for finding in diagnosis))
-    assert diagnose(started_fast).summary[0].startswith("Use a warmup of about")
+    assert diagnose(started_fast).summary[0].startswith("Warm up over")
     assert set(diagnose(started_fast).changes) == {"warmup"}
 
 

@@ -14,7 +14,6 @@ from gyroscope_lab.framework.experiment import Result, load
 from gyroscope_lab.framework.results import ExperimentRecord
 from gyroscope_lab.framework.runner import read_result
 from gyroscope_lab.framework.trials import run_trials
-from gyroscope_lab.sentences import short_run
 from gyroscope_lab.smd import corollary3_1, fig4_fig5, theorem1_theorem2, theorem3
 from gyroscope_lab.smd import fig2 as smd_fig2
 from gyroscope_lab.smd import fig3 as smd_fig3
@@ -95,7 +94,6 @@ TINY: dict[str, Any] = {
     "beyond/rotation_average": rotation_average.compared(MLP, steps=40, lrs=(1e-2,), seeds=2),
     "beyond/recipe_gpt": rotational_recipe.compared({**TEXT, "decay_embeddings": True}, (1e-3, 1e-2), seeds=2),
     "beyond/recipe_vit": rotational_recipe.compared(VIT, (1e-3, 1e-2), seeds=2),
-    "sentences/short_run": short_run.compared(MLP, lengths=(0.05, 1.0), seeds=2),
     "transfer/invariants": invariants.Config(vectors=16, steps=60, weight_decay=6.0, fan_in=8, seeds=2),
     "transfer/invariants_gpt": invariants_gpt.Config(steps=20, width=8, context=8, batch=4, seeds=2),
 }
@@ -257,16 +255,15 @@ WRONG_PREDICTIONS = {
     "beyond/rotation_average": [arms("β 0.99", "loss", plus(-1)), values(rotation=times(0.5))],
     "beyond/recipe_gpt": [arms("gain,", "loss", plus(1)), arms("start", "loss", plus(1)), values(loss=times(-1))],
     "beyond/recipe_vit": [arms("gain,", "loss", plus(1)), arms("start", "loss", plus(1)), values(loss=times(-1))],
-    "sentences/short_run": [arms(" 0 memories", "loss", times(1.1)), values(loss=np.ones_like)],
     "transfer/invariants": [values(over_promise=times(1.1))],
     "transfer/invariants_gpt": [values(over_promise=times(1.3)), values(over_promise=times(0.7))],
 }  # fmt: skip
 
 
 def test_every_experiment_has_wrong_predictions():
-    # Trials of advice, remedies, speed, transfer and free norms predict nothing: they ask which loss is lower
-    # (test_remedies, test_speed, test_transfer, test_free_norms).
-    trials = [entry.id for entry in select(["advice", "remedies", "speed", "transfer"]) if "invariants" not in entry.id]
+    # Trials of advice, transfer and free norms predict nothing: they ask which loss is lower (test_advice,
+    # test_transfer, test_free_norms).
+    trials = [entry.id for entry in select(["advice", "transfer"]) if "invariants" not in entry.id]
     trials += [entry.id for entry in select(["beyond"]) if "free_norms" in entry.id]
     assert set(WRONG_PREDICTIONS) == {entry.id for entry in select(["all"])} - set(trials)
 

@@ -91,7 +91,7 @@ def test_no_numbers_warn_or_raise_anything_but_a_sentence(part):
 def test_a_momentum_next_to_one_is_answered_in_seconds(settings):
     start = time.process_time()
     plan = plan_settings(read_settings(settings))
-    assert plan.findings
+    assert plan.findings.summary
     assert str(plan)
     assert time.process_time() - start < 15
 
@@ -104,20 +104,36 @@ def test_a_layer_without_an_input_is_named_with_the_flag_that_gives_it():
 
 
 @pytest.mark.parametrize(
-    ("settings", "kind", "severity"),
+    ("settings", "kind", "changes"),
     [
-        ({"lr": 0.5, "weight_decay": 0.5, "init_norm": 3.0}, "fast_rotation", "warn"),
-        ({"lr": 1e-2, "weight_decay": 0.5, "init_norm": 0.1}, "over_rotation", "note"),
-        ({"lr": 1e-2, "weight_decay": 0.5, "init_norm": 1.6}, "over_rotation", "note"),
-        ({"betas": (0.9, 0.5)}, "unstable_betas", "warn"),
+        ({"lr": 0.5, "weight_decay": 0.5, "init_norm": 3.0}, "fast_rotation", {"lr": "×0.3"}),
+        ({"lr": 1e-2, "weight_decay": 0.5, "init_norm": 0.1}, "over_rotation", {"warmup": 50}),
+        ({"lr": 3e-2, "weight_decay": 0.1, "init_norm": 0.6}, "over_rotation", {"warmup": 20}),
+        ({"betas": (0.9, 0.5)}, "unstable_betas", {"betas": (0.9, 0.99)}),
     ],
 )
-def test_each_judgement_has_settings_that_bring_it_about(settings, kind, severity):
+def test_each_judgement_has_settings_that_bring_it_about(settings, kind, changes):
     plan = plan_settings(read_settings({"optimizer": "adamw", "fan_in": 256} | settings))
     found = [finding for finding in plan.findings if finding.kind == kind]
     assert len(found) == 1, str(plan.findings)
-    assert found[0].severity == severity, str(plan.findings)
+    assert found[0].severity == "warn", str(plan.findings)
     assert found[0].layers == ("weight",)
+    assert plan.findings.changes == changes
+
+
+@pytest.mark.parametrize(
+    ("settings", "state"),
+    [
+        ({"weight_decay": 0.0}, "has no equilibrium because it has no weight decay"),
+        ({"lr": 1e-2, "weight_decay": 0.1, "init_norm": 30.0, "steps": 1001}, "is not in equilibrium"),
+        ({"lr": 1e-2, "weight_decay": 0.1, "init_norm": 30.0, "steps": 900}, "is too short for equilibrium"),
+        ({"lr": 1e-2, "weight_decay": 0.5, "schedule": "cosine", "steps": 2000}, "and falls out of it at the end"),
+        ({"lr": 1e-2, "weight_decay": 0.5, "steps": 2000}, "reaches equilibrium in its first step"),
+    ],
+)
+def test_each_state_has_settings_that_bring_it_about(settings, state):
+    plan = plan_settings(read_settings({"optimizer": "adamw", "fan_in": 256, "init_norm": 1.6} | settings))
+    assert state in plan.findings.summary[-1]
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ def layer_imbalance(layers: Layers, speeds: Mapping[str, float]) -> Iterator[Fin
     ratio = most / least
     if ratio <= limit.MAX_LAYER_RATIO:
         return
-    remedy = remedies.balance_layers(fastest)
+    remedy = remedies.balance_layers(fastest, layers)
     yield make_finding(
         "layer_imbalance",
         remedies.severity(remedy),
@@ -70,7 +70,7 @@ def planned_imbalance(predictions: Sequence[LayerPrediction], layers: Layers) ->
     fastest = max(layers, key=lambda layer: layer.rotation)
     slowest = min(layers, key=lambda layer: layer.rotation)
     is_uneven = _same_settings(predictions) and middle > limit.MAX_LAYER_RATIO
-    remedy = remedies.balance_layers(fastest) if is_uneven else NOTHING
+    remedy = remedies.balance_layers(fastest, layers) if is_uneven else NOTHING
     in_the_middle = _rotates_faster(layers, fastest, slowest, middle)
     if middle < limit.MAX_ALIKE_RATIO:
         in_the_middle = "All layers rotate alike"

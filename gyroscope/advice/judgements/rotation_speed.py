@@ -1,13 +1,25 @@
 """Layers that rotate too fast, or not at all: in equilibrium, at the start, without a gradient or without an update."""
 
 from collections.abc import Callable, Iterator, Sequence
+from math import isfinite
+from statistics import median
 
 from gyroscope.advice import remedies
 from gyroscope.advice import thresholds as limit
 from gyroscope.advice.findings import NOTHING, Finding, Remedy, make_finding
 from gyroscope.advice.layer_facts import LayerFacts, Layers
 from gyroscope.advice.phrases import format_number, format_range
-from gyroscope.advice.remedies import CHECK_LAYER, FIND_SETTING, LOWER_RATE, REVIVE, WIDER_WEIGHTS
+from gyroscope.advice.remedies import (
+    CHECK_LAYER,
+    FIND_SETTING,
+    LOWER_DECAY,
+    LOWER_RATE,
+    RAISE_RATE,
+    REVIVE,
+    WIDER_WEIGHTS,
+)
+from gyroscope.theory.convergence import SETTLES
+from gyroscope.theory.layer_prediction import MAX_START_ANGLE
 
 START = "first step AdamW sqrt(τ)·‖ω̂‖/‖ω_0‖, Lion ‖ω̂‖/‖ω_0‖, SGDM sqrt(1-α²)·(‖ω̂‖/‖ω_0‖)², then the recursion"
 
@@ -23,34 +35,58 @@ def fast_rotation(layers: Layers) -> Iterator[Finding]:
         yield make_finding("fast_rotation", "warn", sentence, fast, LOWER_RATE, evidence=evidence)
 
 
-def fast_start(
-    layers: Layers, needed_warmups: Callable[[Sequence[str]], Sequence[int | None]], *, happened: bool
-) -> Iterator[Finding]:
-    """Judge the start of a plan, or of a run if it `happened`.
+def mid_run_speed(layers: Layers) -> Iterator[Finding]:
+    """Judge the rotation of most layers in the middle of a run, corrected for width and length.
 
-    needed_warmups  the warmups that layers need, by name, the fastest first
+    SGDM is not judged, because a gradient scales its updates, and its good runs were as slow as bad ones of others.
     """
-    fast = layers.where(lambda layer: layer.start_ratio > limit.MAX_START_ROTATION)
-    if not fast:
+    known = layers.where(lambda layer: isfinite(layer.mid_rotation) and not _is_sgd(layer))
+    if not known:
         return
-    fast = fast.worst_first(lambda layer: layer.start_ratio)
-    rotates = fast.clause("rotated", "rotated") if happened else fast.clause("rotates", "rotate")
+    usual = median(layer.mid_rotation for layer in known)
+    evidence = {"mid_rotation": usual}
+    by = f"by about {format_number(1e3 * usual, 2)} mrad per step in the middle of the run"
+    if 0 < usual < limit.MIN_MID_ROTATION:
+        sentence = f"Layers rotate very slowly, {by} (corrected for width and length)."
+        yield make_finding("slow_rotation", "warn", sentence, known, RAISE_RATE, evidence=evidence)
+    elif usual > limit.MAX_MID_ROTATION:
+        sentence = f"Layers rotate very fast, {by} (corrected for width and length)."
+        # In equilibrium the product of both sets the speed. Before it, the learning rate does.
+        has_settled = median(layer.run_length for layer in known) > SETTLES
+        remedy = LOWER_DECAY if has_settled else LOWER_RATE
+        yield make_finding("fast_rotation", "warn", sentence, known, remedy, evidence=evidence)
+
+
+def _is_sgd(layer: LayerFacts) -> bool:
+    return layer.rule is not None and layer.rule.plain.gradient_scales_update
+
+
+def fast_start(layers: Layers, needed_warmups: Callable[[Sequence[str]], Sequence[int]]) -> Iterator[Finding]:
+    """Judge the angle of the first steps of most layers. Its ratio to equilibrium does not decide.
+
+    needed_warmups  the warmups that slow layers down, by name, the fastest first
+    """
+    fast = layers.where(lambda layer: layer.start_rotation > MAX_START_ANGLE)
+    known = layers.where(lambda layer: isfinite(layer.start_rotation))
+    if not fast or 2 * len(fast) <= len(known):
+        return
+    fast = fast.worst_first(lambda layer: layer.start_rotation)
+    angles = format_range([layer.start_rotation for layer in fast], 2)
     where = f"step {fast[0].start_step:,.0f}" + (f" in {fast.label(fast[0])}" if len(fast) > 1 else "")
-    ratio = format_range([layer.start_ratio for layer in fast], 2)
     yield make_finding(
         "over_rotation",
-        "note",
-        f"{rotates} {ratio} times as fast at the start as in equilibrium at the peak learning rate ({where}).",
+        "warn",
+        f"The first steps rotate {fast.describe()} by {angles} rad, which is very fast ({where}).",
         fast,
         remedies.slower_start(fast[0].warmup, needed_warmups(fast.names)),
-        formula="" if happened else START,
-        evidence={"ratio": fast[0].start_ratio, "step": fast[0].start_step},
+        formula=START,
+        evidence={"angle": fast[0].start_rotation, "step": fast[0].start_step},
     )
 
 
 def fast_last_step(layers: Layers) -> Iterator[Finding]:
     """Judge the last step of a checkpoint, in layers whose speed is that of their settings."""
-    fast = layers.where(lambda layer: layer.is_comparable and layer.rotation_ratio > limit.MAX_START_ROTATION)
+    fast = layers.where(lambda layer: layer.is_comparable and layer.rotation_ratio > limit.MAX_LAST_ROTATION)
     if fast:
         fast = fast.worst_first(lambda layer: layer.rotation_ratio)
         ratios = [layer.rotation_ratio for layer in fast]

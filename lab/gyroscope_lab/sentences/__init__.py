@@ -1,1 +1,0 @@
-"""Trials of the summaries of plans, reports and autopsies, each on real training."""
