@@ -10,19 +10,12 @@ from gyroscope.advice.findings import Findings
 from gyroscope.advice.judgements.checkpoint_drift import LayerDrift
 from gyroscope.advice.phrases import rule_text
 from gyroscope.advice.thresholds import MIN_SHOWN_STANDARD_ERRORS
-from gyroscope.report.layer_table import UNKNOWN, Column, LayerTable, known, layer_table
+from gyroscope.report.layer_table import UNKNOWN, Column, LayerTable, heading, known, layer_table
 from gyroscope.theory.law import safe_divide
 
 # `gyroscope.checkpoint.checkpoint_layer.CheckpointLayer`, whose room is above this one.
 CheckpointLayer: TypeAlias = Any
 
-# The legend of the table.
-LEGEND = (
-    "rotation: of the last step in radians (~ is an estimate), and divided by that of equilibrium. "
-    "norm: after the step, and divided by that of equilibrium. spread: of the neurons' rotation over that of noise. "
-    "s: mean square of updates over that of noise. "
-    "λ_u/λ: radial gradient over weight decay (± if it may be 0). dead: vectors without a gradient."
-)
 # Added to a rule whose angle a rotational optimizer uses.
 NORMS_HELD = ", its angle at fixed norms"
 
@@ -41,7 +34,9 @@ class AutopsyData:
     @property
     def table(self) -> LayerTable:
         """The layers by family."""
-        state = Column("state", lambda _: nan, lambda layer, _: layer.facts(self.step).state)
+        state = Column(
+            "state", lambda _: nan, lambda layer, _: layer.facts(self.step).state, help="of norm and rotation"
+        )
         return layer_table(self.layers, (*COLUMNS, state), _distance)
 
     @property
@@ -86,21 +81,36 @@ def _distance(layer: CheckpointLayer) -> float:
 
 
 COLUMNS = (
-    Column("rotation,\nrad", lambda layer: layer.rotation, _rotation),
-    Column("÷ equi-\nlibrium", lambda layer: layer.rotation_ratio),
-    Column("norm", lambda layer: layer.norm),
-    Column("÷ equi-\nlibrium", lambda layer: layer.norm_ratio),
-    Column("spread", lambda layer: layer.spread),
-    Column("s", lambda layer: layer.alignment),
-    Column("λ_u/λ", lambda layer: _over_decay(layer, layer.lambda_u), _lambda),
-    Column("dead", lambda layer: layer.dead or nan, is_step=True),
+    Column(
+        "rotation,\nrad", lambda layer: layer.rotation, _rotation, help="of the last step in radians (~ is an estimate)"
+    ),
+    Column("÷ equi-\nlibrium", lambda layer: layer.rotation_ratio, help="rotation over that of equilibrium"),
+    Column("norm", lambda layer: layer.norm, help="after the step"),
+    Column("÷ equi-\nlibrium", lambda layer: layer.norm_ratio, help="norm over that of equilibrium"),
+    Column("spread", lambda layer: layer.spread, help="of the neurons' rotation over that of noise"),
+    Column("s", lambda layer: layer.alignment, help="mean square of updates over that of noise"),
+    Column(
+        "λ_u/λ",
+        lambda layer: _over_decay(layer, layer.lambda_u),
+        _lambda,
+        help="radial gradient over weight decay (± if it may be 0)",
+    ),
+    Column("dead", lambda layer: layer.dead or nan, is_step=True, help="vectors without a gradient"),
 )
+# The legend of the table. A ratio has the name of the column before it.
+LEGEND = " ".join(f"{heading(column.title)}: {column.help}." for column in COLUMNS if not column.title.startswith("÷"))
 DRIFT_COLUMNS = (
-    Column("rotated\nby, rad", lambda drift: drift.angle),
-    Column("norm ×", lambda drift: drift.norm_ratio),
-    Column("decay", lambda drift: drift.effective_decay),
-    Column("÷ ex-\npected", lambda drift: float(safe_divide(drift.effective_decay, drift.expected_decay))),
-    Column("memory,\nsteps", lambda drift: drift.memory, infinite="∞"),
+    Column("rotated\nby, rad", lambda drift: drift.angle, help="angle between the weights of the two files"),
+    Column("norm ×", lambda drift: drift.norm_ratio, help="norm over that in the first file"),
+    Column(
+        "decay", lambda drift: drift.effective_decay, help="-ln of the share of the first file's weights that is left"
+    ),
+    Column(
+        "÷ ex-\npected",
+        lambda drift: float(safe_divide(drift.effective_decay, drift.expected_decay)),
+        help="decay over that of the settings",
+    ),
+    Column("memory,\nsteps", lambda drift: drift.memory, infinite="∞", help="after which a direction is forgotten"),
 )
 
 

@@ -50,15 +50,39 @@ def _number(value: float | None) -> float:
 
 
 COLUMNS = (
-    Column("rotation,\nrad", lambda layer: _number(layer.equilibrium.angular_update)),
-    Column("norm at\nstart", lambda layer: layer.layer.norm),
-    Column("norm\nsettles at", lambda layer: _number(layer.equilibrium.norm)),
-    Column("largest\nangle", _largest_angle),
-    Column("warmup\nneeded", lambda layer: _step(layer, layer.warmup), _warmup),
-    Column("run\nlength", lambda layer: layer.total_decay),
-    Column("settles\nat step", lambda layer: _step(layer, layer.settled_at), infinite="never", is_step=True),
-    Column("falls out\nat step", lambda layer: _step(layer, layer.falls_out_at), is_step=True),
-    Column("state", lambda _: nan, lambda layer, _: LayerFacts.of_plan(layer).state),
+    Column(
+        "rotation,\nrad",
+        lambda layer: _number(layer.equilibrium.angular_update),
+        help="angle per step in equilibrium, at the peak learning rate",
+    ),
+    Column("norm at\nstart", lambda layer: layer.layer.norm, help="root mean square over vectors"),
+    Column(
+        "norm\nsettles at",
+        lambda layer: _number(layer.equilibrium.norm),
+        help="in equilibrium, at the peak learning rate",
+    ),
+    Column("largest\nangle", _largest_angle, help="of one step of the forecast, in radians"),
+    Column(
+        "warmup\nneeded",
+        lambda layer: _step(layer, layer.warmup),
+        _warmup,
+        help="steps of warmup with which no step rotates faster than 1.1 times equilibrium",
+    ),
+    Column("run\nlength", lambda layer: layer.total_decay, help="in memories"),
+    Column(
+        "settles\nat step",
+        lambda layer: _step(layer, layer.settled_at),
+        infinite="never",
+        is_step=True,
+        help="first step with a norm within 10 % of equilibrium",
+    ),
+    Column(
+        "falls out\nat step",
+        lambda layer: _step(layer, layer.falls_out_at),
+        is_step=True,
+        help="first step whose norm is too large for its learning rate",
+    ),
+    Column("state", lambda _: nan, lambda layer, _: LayerFacts.of_plan(layer).state, help="of norm and rotation"),
 )
 CURVES = ("lr", "angular_update", "norm", "equilibrium_angular_update", "equilibrium_norm")
 
