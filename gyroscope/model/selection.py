@@ -10,7 +10,7 @@ from torch.optim import Optimizer
 from gyroscope.geometry import Axis, Granularity, Split
 from gyroscope.model.optimizer_list import Optimizers, OwnedGroup
 from gyroscope.model.parameters import NO_VECTORS, ROWS, ModelParameter, model_parameters
-from gyroscope.optimizers import rotates_matrices
+from gyroscope.optimizers import flattens_stacks, rotates_matrices
 
 # One optimizer, a list of them, or a container of several: what `optimizers_of` takes.
 AnyOptimizer = Any
@@ -157,11 +157,16 @@ def matrix_split(shape: Sequence[int], group: Mapping[str, Any]) -> Split:
     """Return the split into the matrices that Muon orthogonalises, one vector each.
 
     Three dimensions are a stack of matrices. Four are a convolution, which is one matrix. `flatten` in dion's groups
-    decides between the two.
+    decides between the two, and `num_heads` divides the rows into a matrix per head.
 
     >>> matrix_split((8, 64, 32), {}).num_vectors((8, 64, 32))
     8
+    >>> matrix_split((64, 32), {"num_heads": 4}).num_vectors((64, 32))
+    4
     """
+    heads = group.get("num_heads") or 1
+    if heads > 1 and len(shape) == 2 and shape[0] % heads == 0:
+        return Split("group", group_size=shape[0] // heads)
     flatten = group.get("flatten", len(shape) > 3)
     return Split("tensor") if flatten or len(shape) < 3 else Split(axis=tuple(range(len(shape) - 2)))
 
@@ -194,7 +199,8 @@ def _by_group(default: Decision, owned: OwnedGroup, *, measured: bool) -> Decisi
     # The default in a group may come from the type of the layer (param_groups), so a measurement takes precedence.
     if _is_written(group, optimizer) and (split != Split() or not measured):
         decision = replace(default, split=split, reason="its parameter group")
-    return turning(decision, group, whole_by=name if rotates_matrices(optimizer, group) else "")
+    whole_by = name if rotates_matrices(optimizer, group) else ""
+    return turning(decision, {"flatten": True, **group} if flattens_stacks(optimizer) else group, whole_by=whole_by)
 
 
 def turning(decision: Decision, group: Mapping[str, Any], whole_by: str = "") -> Decision:

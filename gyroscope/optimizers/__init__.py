@@ -6,6 +6,7 @@ from gyroscope.optimizers.group_rules import Rules as Rules
 from gyroscope.optimizers.group_rules import hyperball as hyperball
 from gyroscope.optimizers.group_rules import rule_by_spec as rule_by_spec
 from gyroscope.optimizers.group_rules import user_rule as user_rule
+from gyroscope.optimizers.recognition import flattens_stacks as flattens_stacks
 from gyroscope.optimizers.recognition import is_known as is_known
 from gyroscope.optimizers.recognition import rotates_matrices as rotates_matrices
 from gyroscope.optimizers.recognition import rule_by_record as rule_by_record

@@ -200,7 +200,7 @@ def hyperball(group: Group, rule: UpdateRule | None) -> Hyperball:
     if rule is None:
         return Hyperball(lr, tangent=True)
     beta = rule.momentum_factor
-    shapes = group["shapes"] if "shapes" in group else [tuple(p.shape) for p in group.get("params", ())]
+    shapes = shapes_of(group)
     tau = correlation_time(rule, shapes)
     if tau is None and rule.adam_betas is None:
         raise ValueError(f"{rule.name} inside Hyperball is not covered, because its correlation is unknown: {REMEDY}")
@@ -209,6 +209,11 @@ def hyperball(group: Group, rule: UpdateRule | None) -> Hyperball:
     # Lion's signs remember by its second beta.
     ratio = rule.settings["betas"][1] if rule.sign_beta is not None else beta
     return Hyperball(lr, momentum=ratio or None, correlation_time=tau)
+
+
+def shapes_of(group: Group) -> Sequence[tuple[int, ...]]:
+    """Return the shapes of a group's parameters. A tracker keeps them in place of the parameters."""
+    return group["shapes"] if "shapes" in group else [tuple(p.shape) for p in group.get("params", ())]
 
 
 def correlation_time(rule: UpdateRule, shapes: Sequence[tuple[int, ...]] = ()) -> float | None:

@@ -109,7 +109,7 @@ OTHERS = (
     *library("megatron", "", Row("TensorParallelMuon", "its scale is only in a closure", whole_matrix=True)),
     *library(
         "dion",
-        "algorithm mu muon_beta2 beta1 beta2 epsilon nesterov flatten adjust_lr cautious_wd",
+        "algorithm mu muon_beta2 beta1 beta2 epsilon nesterov flatten adjust_lr cautious_wd num_heads",
         Row("Muon", AS_MUON, rules.dion, f"{DECAY} algorithm", "_newton_schulz_func", True),
         Row("NorMuon", AS_MUON, rules.dion, f"{DECAY} algorithm", "_newton_schulz_func", True),
         Row("Dion", "its updates have a low rank and an error feedback", whole_matrix=True),

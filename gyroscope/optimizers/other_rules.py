@@ -11,6 +11,7 @@ from gyroscope.optimizers.group_rules import (
     lacks,
     number,
     rates,
+    shapes_of,
     torch_muon,
     with_betas,
 )
@@ -272,7 +273,7 @@ def nanochat(group: Group) -> UpdateRule:
         return adamw(group)
     if group["kind"] != "muon":
         raise refuse(f"kind={group['kind']!r}")
-    shapes = [tuple(p.shape) for p in group.get("params", ())]
+    shapes = shapes_of(group)
     if not shapes:
         raise ValueError(lacks(group, "params"))
     rows, columns = shapes[0][-2:]

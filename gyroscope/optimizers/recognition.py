@@ -29,6 +29,8 @@ RECORDS = {(record.package, record.name): record for record in KNOWN}
 WRAPPERS = ("Lookahead", "SAM", "GSAM", "ScheduleFreeWrapper")
 # Names of optimizers and algorithms that orthogonalise whole matrices.
 MATRIX_NAME = re.compile(r"muon|dion", re.IGNORECASE)
+# Packages whose Muon reshapes every weight to outputs by all else. KellerJordan's and dion's have stacks of matrices.
+FLATTENING = ("heavyball", "pytorch_optimizer", "timm")
 # Options of a hint, in the order of the rules' arguments.
 HINTED = ("lr", "weight_decay", "betas", "momentum")
 
@@ -83,6 +85,12 @@ def rotates_matrices(optimizer: object, group: Group) -> bool:
     if algorithm is not None:
         return MATRIX_NAME.search(algorithm) is not None
     return MATRIX_NAME.search(type(optimizer).__name__) is not None if record is None else record.row.whole_matrix
+
+
+def flattens_stacks(optimizer: object) -> bool:
+    """Return whether the optimizer's Muon takes a tensor of three dimensions as one matrix, not as a stack of them."""
+    record = record_of(optimizer)
+    return record is not None and record.package in FLATTENING
 
 
 def algorithm_of(group: Group) -> str | None:

@@ -16,7 +16,7 @@ INNER = "inner"
 
 # Entries of a parameter group that no optimizer's direction or rates depend on, or that every rule reads.
 BOOKKEEPING = frozenset(
-    ("params", "param_names", "rule", "initial_lr", "step", "lr", "weight_decay", "eps", "maximize")
+    ("params", "param_names", "shapes", "rule", "initial_lr", "step", "lr", "weight_decay", "eps", "maximize")
 ).union(("foreach", "fused", "capturable", "differentiable"))
 # Options, of torch and of other libraries, that the theory does not cover, and why. Other options that a record does
 # not know are refused by their name alone.
@@ -27,6 +27,7 @@ UNSUPPORTED: Mapping[str, str] = MappingProxyType(
         "caution": "updates that disagree with the gradient are left out (timm)",
         "cautious": "updates that disagree with the gradient, or their decay, are left out (the name fits both)",
         "corrected_weight_decay": "decay follows lr². gyroscope.optim.CorrectedDecay does the same and is covered",
+        "split_sizes": "each block of rows is a matrix of its own (dion)",
         "extra_scale_factor": "it multiplies the update",
         "decouple_lr": "decay does not follow lr (optimi). torch's with weight_decay/lr decays alike",
         "fixed_decay": "decay does not follow lr (pytorch_optimizer). torch's with weight_decay/lr decays alike",

@@ -50,10 +50,13 @@ class Weights:
     def matrix(self) -> tuple[int, int]:
         """Rows and columns of the matrix that Muon rotates: the last two dimensions of a stack […, rows, columns].
 
-        If a vector has all entries of the tensor, as in a convolution, the rows are its outputs.
+        If a vector has all entries of the tensor, as in a convolution, the rows are its outputs. If it is a block of
+        rows, as with Muon per head, the rows are those of the block.
 
         >>> Weights(64 * 32, shape=(8, 64, 32)).matrix, Weights(64 * 27, shape=(64, 3, 3, 3)).matrix
         ((64, 32), (64, 27))
+        >>> Weights(16 * 32, shape=(64, 32)).matrix
+        (16, 32)
         """
         if len(self.shape) < 2:
             raise ValueError(
@@ -62,6 +65,10 @@ class Weights:
         if self.fan_in is not None and np.all(self.fan_in == prod(self.shape)):
             return self.shape[0], prod(self.shape[1:])
         rows, columns = self.shape[-2:]
+        if self.fan_in is not None and np.all(self.fan_in == np.max(self.fan_in)):
+            block, rest = divmod(int(np.max(self.fan_in)), columns)
+            if not rest and 1 < block < rows:
+                return block, columns
         return rows, columns
 
     @property

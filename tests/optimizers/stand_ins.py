@@ -74,6 +74,33 @@ class FusedAdam(StandIn):
         return p - group["lr"] * adam_direction(g + group["weight_decay"] * p, state, group)
 
 
+class SkipStepAdamW(StandIn):
+    """OLMo-core: AdamW. Without the fix its count stays 0, and with it the bias corrections of a first step."""
+
+    def __init__(self, params, lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.01, step_increment_bugfix=True):
+        super().__init__(params, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay)
+        self.stepfix = step_increment_bugfix
+
+    def update(self, p, g, state, group):
+        u = adam_direction(g, state, group)
+        if not self.stepfix:
+            state["step"] = 0
+        return p * (1 - group["lr"] * group["weight_decay"]) - group["lr"] * u
+
+
+class NestedAdamW(StandIn):
+    """HeavyBall's AdamW: its state is kept by the number of a view of the parameter, of which there is one."""
+
+    def __init__(self, params, lr=0.0025, betas=(0.9, 0.99), eps=1e-8, weight_decay=0.0):
+        super().__init__(params, caution=False, lr=lr, warmup_steps=0, weight_decay=weight_decay, eps=eps, betas=betas,
+                         cautious_weight_decay=False, storage_dtype="float32", mars=False, mars_gamma=0.0025,
+                         beta2_scale=0.8, multi_tensor=True, ecc=None, param_ecc=None)  # fmt: skip
+
+    def update(self, p, g, state, group):
+        inside = state.setdefault(0, {"is_initialized": [0]})
+        return p * (1 - group["lr"] * group["weight_decay"]) - group["lr"] * adam_direction(g, inside, group)
+
+
 class FusedSGD(StandIn):
     """apex: torch's SGD, with L2 before the momentum unless `wd_after_momentum`."""
 
