@@ -171,10 +171,17 @@ class Motion(ABC):
 
     def fill(self, lr: float, weights: Weights) -> None:
         """Fill the averages of the gradient while the norm stays, for weights that have been trained before."""
-        norm2 = self.norm2.copy()
-        for _ in range(FILLING):
-            self.advance(np.array([lr]), weights)
-            self.moments["norm2"] = norm2
+        improve = self._improve(np.full(FILLING, lr), weights)
+
+        def at_this_norm(part: slice, guess: Guess) -> tuple[Step, Moments]:
+            step, moments = improve(part, guess)
+            return step, {**moments, "norm2": Series(guess["norm2"], guess["norm2"])}
+
+        first = 0
+        with np.errstate(all="ignore"):
+            while first < FILLING:
+                first += len(self._solve(at_this_norm, slice(first, FILLING)).norm2)
+        self.done += FILLING
 
     def state(self) -> dict[str, Any]:
         """Return the current moments in lists and numbers, without the rule, for a file."""

@@ -17,7 +17,7 @@ from gyroscope.theory import (
 )
 from gyroscope.theory.law import Weights
 from gyroscope.theory.linear_motion import LinearMotion
-from gyroscope.theory.recursion import MAX_LENGTH, filtered
+from gyroscope.theory.recursion import FILLING, MAX_LENGTH, filtered
 
 STEPS = 800
 # A warmup, a smooth fall and a jump.
@@ -91,3 +91,15 @@ def test_a_filter_is_its_recursion(keep):
     found = filtered(np.ones(3), factors, added)
     np.testing.assert_allclose(found.before, expected[:-1], rtol=1e-12)
     np.testing.assert_allclose(found.after, expected[1:], rtol=1e-12)
+
+
+@pytest.mark.parametrize("rule", RULES, ids=repr)
+def test_averages_that_are_filled_at_once_are_those_of_single_steps(rule):
+    at_once, one_by_one = (rule.motion(np.array([1.0, 0.04])) for _ in range(2))
+    at_once.fill(rule.lr, WEIGHTS)
+    for _ in range(FILLING):
+        one_by_one.advance(np.array([rule.lr]), WEIGHTS)
+        one_by_one.moments["norm2"] = np.array([1.0, 0.04])
+    assert at_once.done == one_by_one.done
+    for name, values in one_by_one.moments.items():
+        np.testing.assert_allclose(at_once.moments[name], values, rtol=1e-6, err_msg=name)
