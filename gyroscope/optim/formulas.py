@@ -16,6 +16,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
+from gyroscope.optim._engine.memory import Scratch
 from gyroscope.theory.norm_drift import noise_drift
 
 # A float or a 0-d tensor.
@@ -312,10 +313,16 @@ def norm_growth(
     return torch.minimum(torch.maximum(growth, growth * 0 - angle), growth * 0 + angle)
 
 
-def move_(entries: Sequence[Tensor], u: Tensor, coefficients: Sequence[Tensor], noise: Tensor | None = None) -> None:
+def move_(
+    entries: Sequence[Tensor],
+    u: Tensor,
+    coefficients: Sequence[Tensor],
+    noise: Tensor | None = None,
+    scratch: Scratch | None = None,
+) -> None:
     """Compute ω ← A·ω + B·Δ + D for the first of the entries, D = 0 if absent. Δ may be overwritten.
 
-    `noise` in [-½, ½) rounds low-precision weights stochastically.
+    `noise` in [-½, ½) rounds low-precision weights stochastically. Only the steps of spheres need `scratch`.
     """
     w = entries[0]
     A, B, *shift = (column(coefficient, u) for coefficient in coefficients)

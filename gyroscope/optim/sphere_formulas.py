@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from gyroscope.geometry import at_least_float32
+from gyroscope.optim._engine.memory import Scratch
 from gyroscope.optim._engine.steps import Step, TensorKind, Turn
 from gyroscope.optim.formulas import Change, Number, column, is_per_vector
 
@@ -68,7 +69,13 @@ def inner_products(
     return tuple(torch.mul(a, b, out=product).sum(dims) for a, b in pairs)
 
 
-def combine_(entries: Sequence[Tensor], u: Tensor, coefficients: Sequence[Number], noise: Tensor | None = None) -> None:
+def combine_(
+    entries: Sequence[Tensor],
+    u: Tensor,
+    coefficients: Sequence[Number],
+    noise: Tensor | None = None,
+    scratch: Scratch | None = None,
+) -> None:
     """Move the entries by the coefficients y0, y1, y2, w0, w1, m0, m1, in float32 or better, and round once.
 
         y = y0·ω + y1·g + y2·m,   ω ← ω + w0·ω + w1·y,   m ← m0·ω + m1·y
@@ -82,12 +89,13 @@ def combine_(entries: Sequence[Tensor], u: Tensor, coefficients: Sequence[Number
     g = g.to(dtype)
     columns = [column(c, g) if is_per_vector(c) else c for c in coefficients]
     prior, share, eps, y0, y1, y2, w0, w1, m0, m1 = columns
-    y = _combined((g, y1), (m, y2), (x, y0))
+    # A new tensor of the weights' size would cost as much as the arithmetic.
+    y = _combined((g, y1), (m, y2), (x, y0), out=None if scratch is None else scratch.like(m, dtype))
     _combined((y, m1), (x, m0), out=m)
     # On a CPU a root of every entry would cost more than the step, so `divide_` is called only if needed.
     if prior is not None and w.device.type != "cpu":
         y = y / adam_divisor(g, prior, share, eps)
-    moved = _combined((y, w1), (x, w0))
+    moved = _combined((y, w1), (x, w0), out=y)
     if x is w:  # .to returns w itself if the dtypes agree
         torch.add(moved, x, out=w)
     else:

@@ -183,7 +183,7 @@ def run_vectors(step: Step, turn: Turn, scratch: Scratch, batch: list[Piece]) ->
         each.whole = each.whole._replace(rows=[row[start:end] for row in rows])
         start = end
     measured = (each.measure(step, turn, scratch) for each in joined)
-    _decide_and_move(turn, [each.whole for each in joined], measured, columns, rows)
+    _decide_and_move(turn, scratch, [each.whole for each in joined], measured, columns, rows)
     for each in joined:
         each.write_back()
 
@@ -210,11 +210,12 @@ def run_spread(batches: list[tuple[Step, Turn, list[Piece]]], scratch: Scratch) 
     measured = iter(zip(updates, totals, strict=True))
     for _, turn, batch in batches:
         columns = list(zip(*[piece.rows for piece in batch], strict=True))
-        _decide_and_move(turn, batch, measured, columns, list(map(torch.cat, columns)))
+        _decide_and_move(turn, scratch, batch, measured, columns, list(map(torch.cat, columns)))
 
 
 def _decide_and_move(
     turn: Turn,
+    scratch: Scratch,
     batch: list[Piece],
     measured: Measured,
     columns: list[tuple[Tensor, ...]],
@@ -237,7 +238,7 @@ def _decide_and_move(
     change = turn.decide(together[:-1], rows, together[-1], turn.numbers)
     for piece, update, coefficients in zip(batch, updates, change.split(sizes), strict=True):
         mine = coefficients if piece.across is None else piece.across.of(coefficients)
-        turn.move(piece.entries, update, mine, piece.noise)
+        turn.move(piece.entries, update, mine, piece.noise, scratch)
         if turn.finish is not None:
             turn.finish(piece.entries, mine)
     row_sizes = [row.shape[0] for row in columns[0]] if columns else []

@@ -38,7 +38,7 @@ class Turn:
     measure     (entries, rows, update, product, numbers) -> values per vector, the first of them 0 or above.
                 It writes Δ into `update` if the step has a direction. Otherwise `update` is the gradient
     decide      (values, rows, fan_in, numbers) -> coefficients and new rows
-    move        (entries, update, coefficients, noise): changes weight and moments
+    move        (entries, update, coefficients, noise, scratch): changes weight and moments
     finish      (entries, coefficients): runs after `move`, outside of a compiled program
     angle       rotation in radians, or None on the sphere. Low-precision weights may be too coarse for it
     """
