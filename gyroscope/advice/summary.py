@@ -39,7 +39,9 @@ def summarize(
     steps       of the run, None if unknown
     is_running  whether the run is still going
     """
-    asking = next((finding for finding in findings if finding.remedy), None)
+    # A setting to change comes before a place to look at.
+    by_change = sorted(findings, key=lambda finding: not finding.changes)
+    asking = next((finding for finding in by_change if finding.remedy), None)
     reason = asking or _reason(findings)
     why = "" if reason is None else f"{reason.sentence.rstrip('.').split('. ')[0]}."
     state = state_sentence(layers, steps, is_running=is_running)

@@ -11,7 +11,7 @@ from gyroscope.advice.checkpoint_findings import checkpoint_findings
 from gyroscope.advice.summary import NO_CHANGE
 from gyroscope.checkpoint.checkpoint_layer import CheckpointLayer
 from gyroscope.planner import plan_settings, read_settings
-from gyroscope.theory import SGDM, AdamW
+from gyroscope.theory import SGDM, AdamW, Lion
 from tests.advice.memory import Memory, record
 
 BLOCKS = [f"transformer.h.{block}.{kind}.weight" for block in range(12) for kind in ("attn", "mlp")]
@@ -102,6 +102,20 @@ def test_no_change_is_never_said_beside_a_finding_that_has_a_remedy():
     assert set(diagnose(started_fast).changes) == {"warmup"}
 
 
+def test_the_first_sentence_is_what_the_changes_do():
+    """A dead network was told to check that its layers are used, beside a learning rate that is far too high."""
+    start = np.where(np.arange(100) < 1, 8.0, 1.0)
+    dead = diagnose(record(speed=start, dead_vectors=np.full(100, 32.0)))
+    assert (dead.kinds[0], dead.changes) == ("dead_vectors", {"lr": "×0.3"})
+    assert dead.summary[0] == "Lower the learning rate, for example to 0.3 times."
+    looked_at = record(speed=start)
+    for series in ("angular_update", "norm"):
+        looked_at.data["b"][series] = looked_at.data["b"][series] * np.nan
+    diagnosis = diagnose(looked_at)
+    assert diagnosis.changes == {"warmup": 10}
+    assert diagnosis.summary[0] == "Warm up over 10 steps (now 0)."
+
+
 def test_a_rotational_optimizer_is_at_its_angle_by_itself():
     run = record(rule=AdamW(1e-3, 0.02))
     run.config["groups"][0]["optimizer"] = "RotationalAdamW"
@@ -174,3 +188,23 @@ def test_a_summary_has_at_most_three_statements(rule):
         summary = diagnose(run).summary
         assert 2 <= len(summary) <= 3
         assert all(text.endswith(".") and ";" not in text for text in summary)
+
+
+RULES = [AdamW(1e-2, 0.5), AdamW(3e-3, 0.1), AdamW(2e-3, 0.3, (0.9, 0.95)), SGDM(0.1, 1e-3, 0.9), Lion(1e-3, 0.5)]
+
+
+@pytest.mark.slow
+def test_a_thousand_stationary_runs_get_no_remedy():
+    """Layers in equilibrium, with noise of steps and of layers, under constant and falling learning rates."""
+    for number in range(1000):
+        rng = np.random.default_rng(number)
+        rule = RULES[number % len(RULES)]
+        shared = np.exp(0.1 * rng.standard_normal(100))
+        lr = (lambda at, rule=rule: rule.lr * (1 + np.cos(np.pi * at / 1000)) / 2) if number % 2 else None
+        run = record(rule=rule, lr=lr)
+        for name in run.data:
+            noise = shared * np.exp(0.1 * rng.standard_normal((100, 1)).T)
+            run.data[name]["angular_update"] = run.data[name]["angular_update"] * noise.T.reshape(100, 1)
+            run.data[name]["norm"] = run.data[name]["norm"] * np.exp(0.02 * rng.standard_normal(100))
+        assert diagnose(run).changes == {}, (number, str(diagnose(run)))
+        assert not any(finding.remedy for finding in diagnose(run)), (number, str(diagnose(run)))

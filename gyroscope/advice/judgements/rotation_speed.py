@@ -118,12 +118,13 @@ def _stopped(layers: Layers, why: str, remedy: Remedy) -> Finding:
 
 
 def dead_vectors(layers: Layers) -> Iterator[Finding]:
-    """Judge the share of a layer's vectors that is dead. If all are dead, the layer is not used."""
+    """Judge the share of a layer's vectors that is dead. If all are, the layer is not used, or the network is dead."""
     unused = layers.where(lambda layer: _share(layer) >= 1)
     if unused:
         sentence = f"{unused.clause('has', 'have')} no gradient at all. Weight decay shrinks the weights to nothing."
         evidence = {"dead_vectors": float(sum(layer.dead for layer in unused)), "worst_share": 1.0}
-        yield make_finding("dead_vectors", "bad", sentence, unused, CHECK_LAYER, evidence=evidence)
+        remedy = REVIVE if 1 < len(layers) == len(unused) else CHECK_LAYER
+        yield make_finding("dead_vectors", "bad", sentence, unused, remedy, evidence=evidence)
     dead = layers.where(lambda layer: limit.MAX_DEAD_SHARE < _share(layer) < 1).worst_first(_share)
     if not dead:
         return
