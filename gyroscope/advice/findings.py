@@ -21,7 +21,6 @@ KINDS = (
     "small_norms",
     "over_rotation",
     "fast_rotation",
-    "slow_rotation",
     "layer_imbalance",
     "neuron_imbalance",
     "dead_vectors",

@@ -53,7 +53,6 @@ class LayerFacts:
     start_rotation      fastest rotation at the start. NaN if the optimizer sets the angle
     start_step          its step
     start_norm          initial norm over the equilibrium norm of the plain rule, if the optimizer keeps it
-    mid_rotation        RMS rotation in the middle of a run that is finished, corrected for width and length
     warmup              steps of warmup that the run has
     final_rate          last learning rate over the highest
     stopped_at          step since which the layer does not move. NaN if it moves
@@ -83,7 +82,6 @@ class LayerFacts:
     start_rotation: float = nan
     start_step: float = nan
     start_norm: float = nan
-    mid_rotation: float = nan
     warmup: int = 0
     final_rate: float = 1.0
     stopped_at: float = nan
@@ -145,7 +143,6 @@ class LayerFacts:
             start_rotation=start_rotation,
             start_step=start_step,
             start_norm=nan if layer.rule is None or initial is None else run_layer.start_norm(layer.rule, initial),
-            mid_rotation=run_layer.mid_rotation(layer),
             # The first sample at the peak rate ends the warmup.
             warmup=int(layer.steps[layer.peak]),
             final_rate=run_layer.final_rate(layer),

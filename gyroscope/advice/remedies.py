@@ -12,9 +12,6 @@ from gyroscope.advice.findings import NOTHING, Remedy, Severity
 from gyroscope.advice.layer_facts import LayerFacts
 from gyroscope.advice.phrases import format_number
 
-# The experiment that tries remedies on new networks. Others name the record of an earlier one.
-BENCH = "advice/judging"
-
 MEASURE_LONGER = Remedy("Train on, or measure more often (a smaller every=).")
 CHECK_LAYER = Remedy("Check that the layer is used, and that it is not frozen.")
 FIND_SETTING = Remedy("Look for what set it at that step: a scheduler, a callback, or options of a resumed run.")
@@ -39,8 +36,6 @@ WIDER_WEIGHTS = Remedy(
     {"precision": "bf16"},
     "remedies/frozen_entries",
 )
-RAISE_RATE = Remedy("Try a learning rate 3 to 10 times as high.", {"lr": "×3"}, "speed/new_tasks")
-LOWER_DECAY = Remedy("Lower the weight decay, for example to 0.3 times.", {"weight_decay": "×0.3"}, BENCH)
 
 
 def severity(remedy: Remedy) -> Severity:
@@ -60,7 +55,7 @@ def slower_start(has: int, needed: Sequence[int]) -> Remedy:
     longest = max(needed, default=0)
     if longest <= has:
         return LOWER_RATE
-    return Remedy(f"Warm up over {longest:,} steps (now {has:,}).", {"warmup": longest}, BENCH)
+    return Remedy(f"Warm up over {longest:,} steps (now {has:,}).", {"warmup": longest}, "remedies/warmup")
 
 
 def look_at_batches(first: int, last: int) -> Remedy:

@@ -98,12 +98,11 @@ def _finite_findings(
 
 
 def _speed(layers: Layers, needed_warmups: Callable[[Sequence[str]], Sequence[int]]) -> Sequence[Finding]:
-    """Judge the betas, the start and the middle of a run. Only the first that is wrong, because the rest may follow."""
+    """Judge betas, equilibrium and start of a run. Only the first that is wrong, because the rest may follow."""
     judgements = (
         optimizer_options.unstable_betas(layers),
         rotation_speed.fast_rotation(layers),
         rotation_speed.fast_start(layers, needed_warmups),
-        rotation_speed.mid_run_speed(layers),
     )
     return next(filter(None, map(list, judgements)), [])
 

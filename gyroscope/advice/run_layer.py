@@ -1,7 +1,7 @@
 """A layer of a run in numbers: its start and its end, its neurons, and the gradient along its weights."""
 
 from collections.abc import Sequence
-from math import isfinite, nan, prod, sqrt
+from math import isfinite, nan, sqrt
 from statistics import NormalDist
 
 import numpy as np
@@ -67,23 +67,6 @@ def fastest(angles: Array) -> tuple[float, int]:
     """Return the largest angle and its place."""
     place = int(angles.argmax())
     return float(angles[place]), place
-
-
-def mid_rotation(layer: LayerHistory) -> float:
-    """Return the RMS rotation in the middle of a run, times (fan-in/64)^¼·(steps/200)^¼. NaN while the run goes on.
-
-    Ours: this product scatters least between the best learning rates of tasks, widths and lengths.
-    """
-    if getattr(layer.record, "status", "finished") == "running":
-        return nan
-    first, last = (share * layer.step_count for share in limit.MIDDLE)
-    angles = layer.rms_angle[(layer.steps >= first) & (layer.steps <= last)]
-    angles = angles[np.isfinite(angles)]
-    if not angles.size:
-        return nan
-    fan_in = prod(layer.layer.shape[1:])
-    correction = (fan_in / limit.USUAL_FAN_IN * layer.step_count / limit.USUAL_STEPS) ** limit.SPEED_POWER
-    return float(np.sqrt(np.mean(angles**2)) * correction)
 
 
 def start_norm(rule: UpdateRule, initial: InitialLayer) -> float:

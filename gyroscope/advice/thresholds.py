@@ -62,19 +62,6 @@ START_SHARE = 0.1
 MAX_WARMUP_SEARCHES = 12
 # Radians per step in equilibrium. Above this, noise alone reverses a vector within a few dozen steps.
 MAX_ROTATION = 0.1
-# Shares of a run between which its speed is judged. At its end the schedule sets the speed.
-MIDDLE = (0.4, 0.6)
-# Fan-in for which rotation in the middle of a run is not corrected.
-USUAL_FAN_IN = 64.0
-# Steps for which it is not corrected.
-USUAL_STEPS = 200.0
-# The power of the correction, with which the best learning rates of five optimizers differ least (speed/speedometer).
-SPEED_POWER = 0.25
-# Corrected radians per step in the middle of a run, as a median over layers. Below, learning rates are too low: on new
-# tasks 62 of 108 such runs were, and none of 89 good ones (speed/new_tasks).
-MIN_MID_ROTATION = 3.06e-3
-# The same above which they or the weight decay are too high. The best runs of five optimizers stay below 0.03.
-MAX_MID_ROTATION = 0.05
 
 # Rotation of the fastest layer over that of the slowest with the same settings. A factor of four in lr × weight decay
 # has the same effect. Layers in noise equilibrium stay within 1.2.
@@ -196,6 +183,8 @@ NORM_JUMP = 0.2
 TURN_JUMP = 0.3
 # Both over the largest change of the past samples, because norms and directions move smoothly.
 WEIGHTS_EXTREMES = 5.0
+# Smallest share of frozen entries that is shown. Single entries stay as they are in any training.
+MIN_SHOWN_FROZEN = 1e-3
 # Standard deviation of GPT-2's initial weights.
 GPT2_STD = 0.02
 # Norms that an optimizer keeps cost loss if they start this many times below those of equilibrium.

@@ -47,7 +47,7 @@ def plan_settings(settings: PlanSettings, progress: Callable[[int], None] | None
     """Return the plan of settings. `progress` receives the number of steps done, of all layers together.
 
     >>> plan_settings(read_settings({"optimizer": "AdamW", "fan_in": 256, "steps": 300})).findings.kinds
-    ('short_memory', 'over_rotation')
+    ('over_rotation',)
     """
     predictions = predict_layers(settings.rule, settings.schedule, settings.layers, progress)
     absent = {layer.name: layer.missing(settings.rule) for layer in settings.layers}

@@ -7,12 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from gyroscope.advice import thresholds as limit
 from gyroscope.advice.phrases import format_number
 from gyroscope.report.layer_table import UNKNOWN, Column, LayerTable, known, layer_table
 from gyroscope.report.run_data import LayerData, RunData, RunTable
 
-# Smallest share of frozen entries that is shown. Single entries stay as they are in any training.
-MIN_FROZEN = 1e-3
 RUN_HELPS = {
     "run": "name of its folder",
     "loss": "mean of the last values that training logged, on held-out data if there are any",
@@ -115,7 +114,7 @@ COLUMNS = (
     ),
     Column(
         "frozen",
-        lambda layer: layer.summary["frozen_share"] if layer.summary["frozen_share"] >= MIN_FROZEN else nan,
+        lambda layer: layer.summary["frozen_share"] if layer.summary["frozen_share"] >= limit.MIN_SHOWN_FROZEN else nan,
         help="share of the entries with a gradient that a step does not change, from 0.1 %",
     ),
     Column(

@@ -194,28 +194,6 @@ def test_a_start_that_only_one_layer_has_is_not_said_of_the_run():
     assert "over_rotation" not in diagnose(run).kinds
 
 
-@pytest.mark.parametrize(("speed", "kind", "changes"), [(0.1, "slow_rotation", {"lr": "×3"}), (1.0, None, {})])
-def test_a_run_that_rotates_very_slowly_is_told_a_higher_learning_rate(speed, kind, changes):
-    diagnosis = diagnose(record(steps=200, every=2, rule=AdamW(1e-2, 0.5), speed=speed))
-    assert diagnosis.changes == changes
-    assert not kind or "by about 2.3 mrad per step in the middle of the run" in only(diagnosis, kind).sentence
-
-
-def test_a_run_of_sgd_or_one_that_goes_on_is_not_called_slow():
-    run = record(steps=200, every=2, speed=0.1)
-    run.status = "running"
-    sgd = record(steps=200, every=2, rule=SGDM(1e-2, 0.5, 0.9), speed=0.03)
-    for each in (run, sgd):
-        assert "slow_rotation" not in diagnose(each).kinds
-
-
-def test_a_run_that_rotates_very_fast_is_told_less_weight_decay_once_it_has_settled():
-    for steps, changes in ((1000, {"weight_decay": "×0.3"}), (200, {"lr": "×0.3"})):
-        fast = diagnose(record(steps=steps, every=steps // 100, rule=AdamW(2e-2, 0.5), speed=2.0))
-        assert fast.changes == changes
-        assert only(fast, "fast_rotation").sentence.startswith("Layers rotate very fast, by about ")
-
-
 def test_very_fast_rotation_is_named_in_a_run_as_in_a_plan():
     found = only(diagnose(record(rule=AdamW(0.5, 0.5))), "fast_rotation")
     assert (found.severity, found.trial) == ("warn", "remedies/slower_rotation")

@@ -29,15 +29,9 @@ MADE = [
 ]
 
 
-@pytest.mark.parametrize("trial", sorted({remedy.trial for remedy in MADE} - {"", remedies.BENCH}))
+@pytest.mark.parametrize("trial", sorted({remedy.trial for remedy in MADE} - {""}))
 def test_every_trial_has_a_record(trial):
     assert (RESULTS / f"{trial}.json").is_file()
-
-
-def test_the_bench_is_an_experiment_of_the_lab():
-    from gyroscope_lab.framework.catalogue import catalogue
-
-    assert catalogue()[remedies.BENCH].implemented
 
 
 @pytest.mark.parametrize("remedy", MADE, ids=lambda remedy: remedy.text[:30])

@@ -33,10 +33,10 @@ WITHOUT_TRAINING = {
     *("smd/fig4", "smd/fig5", "smd/theorem1", "smd/theorem2", "smd/theorem3", "smd/corollary3_1"),
     *("sp/eq44", "sp/section4_2", "sp/theorem2", "sp/theorem4", "ct/fig2"),
     *("beyond/falling_out", "beyond/one_law"),
-    *(entry.id for entry in select(["transfer"])),
+    *(entry.id for entry in select(["advice", "transfer"])),
     *(entry.id for entry in select(["beyond"]) if "free_norms" in entry.id),
 }
-PAPERS = {entry.id: load(entry.id).PAPER for entry in select(["all"])}
+PAPERS = {entry.id: load(entry.id).PAPER for entry in select(["all"], size="paper")}
 TEXT_TRAININGS = [name for name, config in PAPERS.items() if isinstance(config, TextTraining)]
 TRAININGS = [name for name in PAPERS if name not in WITHOUT_TRAINING and name not in TEXT_TRAININGS]
 

@@ -187,7 +187,8 @@ def test_a_finding_opens_its_layers(imbalanced):
 def test_findings_after_the_third_are_folded(imbalanced):
     tab = imbalanced
     tab.js(
-        "(() => { const run = Gyroscope.state.report.runs[0]; run.findings = [0, 0, 0, 0, 0].map(i => run.findings[i]); "
+        "(() => { const run = Gyroscope.state.report.runs[0]; "
+        "run.findings = [0, 0, 0, 0, 0].map(i => run.findings[i]); "
         "drawFindings(); })()"
     )
     assert tab.page.inner_text("#findings-title") == "Findings (5)"

@@ -374,7 +374,7 @@ def test_weights_are_where_they_were_when_the_inner_step_fails():
 
     w = torch.nn.Parameter(torch.randn(4, 8))
     before = w.detach().clone()
-    optimizer = Rotational(Failing([w], lr=1e-3, weight_decay=0.1))
+    optimizer = Rotational(Failing([w], lr=1e-3, weight_decay=0.1), angular_update=0.01)
     w.grad = torch.randn_like(w)
     with pytest.raises(MemoryError, match="no room"):
         optimizer.step()

@@ -315,7 +315,14 @@ def test_muon_names_both_conventions_and_what_stays_with_adamw(capsys):
 
 @pytest.mark.parametrize("name", list(RULES))
 def test_every_option_of_the_new_optimizer_can_be_set(name):
-    values = {"adjust_lr_fn": "none", "strategy": "naive", "correlation_time": 3.0, "k": 2, "steps_done": 3}
+    values = {
+        "adjust_lr_fn": "none",
+        "ns_coefficients": "quintic",
+        "strategy": "naive",
+        "correlation_time": 3.0,
+        "k": 2,
+        "steps_done": 3,
+    }
     values |= {"betas": (0.8, 0.9), "beta2_decay": -0.5, "d": 2.0}
     values |= dict.fromkeys(("nesterov", "linearised", "tangent", "corrected_decay"), True)
     values |= dict.fromkeys(("cautious_decay", "coupled", "scale_parameter", "capped"), False)

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from math import isfinite
-from statistics import median
 
 from gyroscope.advice import remedies
 from gyroscope.advice import thresholds as limit
@@ -12,13 +11,10 @@ from gyroscope.advice.phrases import format_number, format_range
 from gyroscope.advice.remedies import (
     CHECK_LAYER,
     FIND_SETTING,
-    LOWER_DECAY,
     LOWER_RATE,
-    RAISE_RATE,
     REVIVE,
     WIDER_WEIGHTS,
 )
-from gyroscope.theory.convergence import SETTLES
 from gyroscope.theory.layer_prediction import MAX_START_ANGLE
 
 START = "first step AdamW sqrt(τ)·‖ω̂‖/‖ω_0‖, Lion ‖ω̂‖/‖ω_0‖, SGDM sqrt(1-α²)·(‖ω̂‖/‖ω_0‖)², then the recursion"
@@ -33,32 +29,6 @@ def fast_rotation(layers: Layers) -> Iterator[Finding]:
         sentence = f"{rotates} by {format_range(angles, 2)} rad per step in equilibrium, which is very fast."
         evidence = {"angular_update": max(angles)}
         yield make_finding("fast_rotation", "warn", sentence, fast, LOWER_RATE, evidence=evidence)
-
-
-def mid_run_speed(layers: Layers) -> Iterator[Finding]:
-    """Judge the rotation of most layers in the middle of a run, corrected for width and length.
-
-    SGDM is not judged, because a gradient scales its updates, and its good runs were as slow as bad ones of others.
-    """
-    known = layers.where(lambda layer: isfinite(layer.mid_rotation) and not _is_sgd(layer))
-    if not known:
-        return
-    usual = median(layer.mid_rotation for layer in known)
-    evidence = {"mid_rotation": usual}
-    by = f"by about {format_number(1e3 * usual, 2)} mrad per step in the middle of the run"
-    if 0 < usual < limit.MIN_MID_ROTATION:
-        sentence = f"Layers rotate very slowly, {by} (corrected for width and length)."
-        yield make_finding("slow_rotation", "warn", sentence, known, RAISE_RATE, evidence=evidence)
-    elif usual > limit.MAX_MID_ROTATION:
-        sentence = f"Layers rotate very fast, {by} (corrected for width and length)."
-        # In equilibrium the product of both sets the speed. Before it, the learning rate does.
-        has_settled = median(layer.run_length for layer in known) > SETTLES
-        remedy = LOWER_DECAY if has_settled else LOWER_RATE
-        yield make_finding("fast_rotation", "warn", sentence, known, remedy, evidence=evidence)
-
-
-def _is_sgd(layer: LayerFacts) -> bool:
-    return layer.rule is not None and layer.rule.plain.gradient_scales_update
 
 
 def fast_start(layers: Layers, needed_warmups: Callable[[Sequence[str]], Sequence[int]]) -> Iterator[Finding]:

@@ -99,12 +99,17 @@ class Muon(DecoupledRule, MomentumRule):
     linear share of the momentum's correlation passes the orthogonalisation, and the rest passes as odd powers. Ours:
     docs/theory.md, "Muon". Within 2 % of torch's Muon under white noise. Needs the `shape`.
 
-    lr, weight_decay, momentum, nesterov  as in torch
-    adjust_lr_fn  adjustment of lr to the shape of the matrix, as in torch, or another of `ADJUSTMENTS`
-    ns_coefficients  "original" (torch's), "quintic" or "polar_express", or a triple for each iteration. They set the
-    norm. The rotation changes by up to 4 %
-    nesterov_momentum  share μ of the momentum in u ∝ μ·m + (1-μ)·g, by default `momentum`
-    corrected_decay, cautious_decay  as AdamW's
+    Arguments:
+        lr: as in torch.
+        weight_decay: as in torch.
+        momentum: as in torch.
+        nesterov: as in torch.
+        adjust_lr_fn: adjustment of lr to the shape of the matrix, as in torch, or another of `ADJUSTMENTS`.
+        ns_coefficients: "original" (torch's), "quintic" or "polar_express", or a triple for each iteration. They set
+            the norm. The rotation changes by up to 4 %.
+        nesterov_momentum: share μ of the momentum in u ∝ μ·m + (1-μ)·g, by default `momentum`.
+        corrected_decay: as AdamW's.
+        cautious_decay: as AdamW's.
 
     >>> eq = Muon(lr=1e-3, weight_decay=0.1).equilibrium(shape=(256, 256))
     >>> f"{eq.angular_update:.5f} rad/step at norm {eq.norm:.2f}"

@@ -1,9 +1,9 @@
 """Which rule for a change of batch, tokens and width at once: the product of single answers, or another (ours).
 
 This protocol was fixed before any training. Two networks of the earlier trials and two new ones are tuned, and moved by
-three joint changes: batch × 4, tokens × 4, width × 2; batch ÷ 4, tokens × 4; batch × 2, width × 4. Their runs are of
-about one memory. One change is repeated from tuned runs of three memories or more. Five candidates and copied settings
-train from the same seeds, eight for each network, none of which chose anything:
+three joint changes: batch × 4 with tokens × 4 and width × 2, batch ÷ 4 with tokens × 4, and batch × 2 with width × 4.
+Their runs are of about one memory. One change is repeated from tuned runs of three memories or more. Five candidates
+and copied settings train from the same seeds, eight for each network, none of which chose anything:
 
 - product: tau for the batch, horizon for the tokens, mup for the width. It is the chain of our single answers.
 - completed: completed for batch and tokens, mup for the width.
