@@ -4,7 +4,8 @@ import pytest
 import torch
 
 import gyroscope as gyro
-from gyroscope.theory import SGDM, AdamL2, AdamW, Hyperball, Lion, Muon, NAdam, Rule
+from gyroscope.theory import SGDM, AdamL2, AdamW, FixedNorm, Hyperball, Lion, Muon, NAdam, Rule
+from tests.optim.torch_walk import angle
 from tests.optimizers import stand_ins
 from tests.optimizers.named import named
 from tests.optimizers.stand_ins import of_package
@@ -134,3 +135,31 @@ def test_muon_hyperball_keeps_its_norm_and_has_the_correlation_of_its_muon():
     assert isinstance(rule, Hyperball)
     assert rule.lr == pytest.approx(0.018 / (1 - 0.018 * 0.01))
     assert rule.settings["correlation_time"] == pytest.approx(30, rel=0.2)
+
+
+@pytest.mark.parametrize("weight_decay", [0.0, 0.5])
+def test_weights_that_are_renormalised_after_each_step_rotate_as_on_a_sphere(weight_decay):
+    """nGPT's matrices. Its optimizer is AdamW, whose own rule would let norms grow without a bound."""
+
+    def on_sphere(group):
+        return FixedNorm(AdamW(group["lr"], group["weight_decay"], group["betas"]), radius=2.0)
+
+    generator = torch.Generator().manual_seed(0)
+    weight = torch.nn.Parameter(torch.randn(64, 128, generator=generator))
+    optimizer = torch.optim.AdamW([weight], lr=5e-3, betas=(0.9, 0.95), weight_decay=weight_decay)
+    rule = gyro.rule_of(optimizer.param_groups[0], optimizer, {torch.optim.AdamW: on_sphere})
+    seen = []
+    with torch.no_grad():
+        for _ in range(300):
+            weight.mul_(2.0 / weight.norm(dim=1, keepdim=True))
+            before = weight.detach().clone()
+            weight.grad = torch.randn(weight.shape, generator=generator)
+            optimizer.step()
+            seen.append(float(angle(before, weight.detach()).mean()))
+    settled = rule.equilibrium(fan_in=128)
+    assert sum(seen[100:]) / 200 == pytest.approx(settled.angular_update, rel=0.03)
+    course = gyro.theory.forecast(rule, steps=20, norm=2.0, fan_in=128)
+    assert course.angular_update[-1] == pytest.approx(settled.angular_update, rel=1e-6)
+    assert rule.equilibrium().angular_update is None
+    with pytest.raises(ValueError, match="radius needs a rule"):
+        FixedNorm(SGDM(0.1, 0.1), radius=1.0)

@@ -5,11 +5,12 @@ from typing import Any, ClassVar, final
 
 import numpy as np
 
-from gyroscope._checks import check_betas, check_fraction, check_non_negative
+from gyroscope._checks import check_betas, check_fraction, check_non_negative, check_positive
 from gyroscope._types import Array, Number
 from gyroscope.theory.law import Correlation, Equilibrium, Weights, forgetting_time
 from gyroscope.theory.recursion import Guess, Improve, Moments, Motion, Series, Step
 from gyroscope.theory.rules.base import UpdateRule
+from gyroscope.theory.rules.decoupled import DecoupledRule, decay_at
 
 # The largest angle in radians. A step along the tangent, however long, rotates by less than π/2.
 STEEPEST = 1.5
@@ -51,6 +52,9 @@ class FixedNorm(UpdateRule):
 
     With `follows_base` (`gyroscope.optim.follow`) each step rotates as under `rule` from the same initial norm.
 
+    With a `radius` weights take steps of `rule`, and each vector is set to that norm afterwards, as in nGPT. That is
+    Hyperball with a relative step of lr·‖u‖/radius, or lr·sqrt(C(1-β1)/(1+β1)) for AdamW at radius 1 (ours).
+
     >>> from gyroscope.theory import AdamW
     >>> f"{FixedNorm(AdamW(1e-3, 0.1)).equilibrium().angular_update:.5f}"
     '0.00324'
@@ -58,6 +62,7 @@ class FixedNorm(UpdateRule):
 
     rule: UpdateRule
     follows_base: bool = False
+    radius: float | None = field(default=None, repr=False)
 
     weight_decay: ClassVar[float] = 0.0  # type: ignore[misc]  # the inner rule's sets the angle
     has_weight_decay: ClassVar[bool] = False
@@ -65,6 +70,14 @@ class FixedNorm(UpdateRule):
     angle_formula: ClassVar[str] = "tan η_r = sqrt(2a/τ), a: decay per step, τ: correlation time of the updates"
     norm_power: ClassVar[float] = 0.0
     motion_class: ClassVar[type[Motion]] = FixedNormMotion
+
+    def __post_init__(self) -> None:
+        if self.radius is not None:
+            check_positive("radius", self.radius)
+            if not isinstance(self.rule, DecoupledRule):
+                raise ValueError(
+                    f"radius needs a rule whose updates have a known size, such as AdamW, not {self.rule!r}"
+                )
 
     @property
     def lr(self) -> float:  # type: ignore[override]
@@ -74,14 +87,14 @@ class FixedNorm(UpdateRule):
     @property
     def needs(self) -> tuple[str, ...]:  # type: ignore[override]
         """The inputs of the base if it is followed, else the shape if the rule's angle depends on it."""
-        if self.follows_base:
+        if self.follows_base or self.radius is not None:
             return self.rule.needs
         return tuple(name for name in self.rule.needs if name == "shape")
 
     @property
     def angle_exponent(self) -> float:
-        """The rule's."""
-        return self.rule.angle_exponent
+        """The rule's, or 1 at a radius, because steps follow lr."""
+        return self.rule.angle_exponent if self.radius is None else 1.0
 
     @property
     def plain(self) -> UpdateRule:
@@ -90,10 +103,21 @@ class FixedNorm(UpdateRule):
 
     def at(self, lr: Number, weights: Weights, *, leading: bool = False) -> Equilibrium:
         """Return the angle, and the rule's memory 1/a. Norms stay as they are."""
+        if self.radius is not None:
+            return self._at_radius(self.radius, lr, weights, leading)
         settled = self.rule.at(lr, weights, leading=True)
         tangent: Number = settled.angular_update
         known = tangent is not None and not leading
         return Equilibrium(np.arctan(tangent) if known else tangent, None, None, settled.timescale)
+
+    def _at_radius(self, radius: float, lr: Number, weights: Weights, leading: bool) -> Equilibrium:
+        """Return Hyperball's angle for the rule's steps. Decay shortens the weight before the step."""
+        assert isinstance(self.rule, DecoupledRule)
+        size, _ = self.rule.unit_update(weights)
+        if size is None:
+            return Equilibrium(None, None, None, None)
+        ball = Hyperball(0.0, momentum=self.rule.momentum_factor)
+        return ball.at(lr * size / (radius * (1 - decay_at(self.rule, lr))), weights, leading=leading)
 
 
 @final
