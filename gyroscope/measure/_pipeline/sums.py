@@ -4,7 +4,8 @@ On a CPU NumPy does the arithmetic, on the same memory. torch would distribute t
 threads, which wait for each other on a busy machine. On other devices torch does it, with the same formulas.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from math import ceil, prod
 from typing import Any
 
@@ -17,6 +18,8 @@ from gyroscope.geometry import at_least_float32
 from gyroscope.measure._pipeline.layer_step import ROW, SUMS, LayerStep, SecondMoment
 from gyroscope.measure._pipeline.layers import Layer
 
+# NumPy 1 has no vecdot.
+numpy_vecdot: Callable[[Any, Any], Any] = getattr(np, "vecdot", partial(np.einsum, "ij,ij->i"))
 # A NumPy array or a tensor: vectors in rows, or one number for each.
 Vectors = Any
 
@@ -126,6 +129,9 @@ def _blocks(step: LayerStep) -> Iterator[tuple[Vectors, ...]]:
     views = (copy, *step.views)
     ready = [view is None or view.dtype == copy.dtype for view in views]
     whole = [_array(x) if same and x is not None else x for same, x in zip(ready, views, strict=True)]
+    if width == entries and height >= rows and all(ready):  # most layers, and slices would take their time
+        yield tuple(None if x is None else x.reshape(rows, entries) for x in whole)
+        return
     for left in range(0, entries, width):
         for top in range(0, rows, height):
             parts: list[Vectors] = [
@@ -167,7 +173,7 @@ def _turn(w: Vectors, new: Vectors) -> tuple[Vectors, dict[str, Vectors]]:
     sums = {"ww": ww, "wd": wd, "tt": dd - radial}
     # Training moves vectors mostly sideways, and Pythagoras then loses at most one bit. Other vectors, such as those
     # without a gradient that only decay, are few.
-    rows = np.flatnonzero(2 * radial > dd)
+    rows = (2 * radial > dd).nonzero()[0]
     if len(rows):
         sums = {name: values.astype(np.float64) for name, values in sums.items()}
         _put(sums, rows, _turn_sums(w[rows], d[rows]))
@@ -213,9 +219,7 @@ def _scaled(w: Vectors, g: Vectors, v: Vectors, second: SecondMoment) -> dict[st
 
 
 def _dot(x: Vectors, y: Vectors) -> Vectors:
-    if not isinstance(x, np.ndarray):
-        return vecdot(x, y)
-    return np.vecdot(x, y) if hasattr(np, "vecdot") else np.einsum("ij,ij->i", x, y)  # vecdot is new in NumPy 2
+    return numpy_vecdot(x, y) if isinstance(x, np.ndarray) else vecdot(x, y)
 
 
 def _largest(x: Vectors) -> Vectors:
