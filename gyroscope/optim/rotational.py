@@ -25,7 +25,7 @@ from gyroscope.optim._engine.loop import kind_of
 from gyroscope.optim._engine.optimizer import (
     SPLIT_OPTIONS,
     EngineOptimizer,
-    check_lr,
+    check_rates,
     check_spelling,
     options_of,
     refuse_complex,
@@ -173,9 +173,8 @@ class Rotational(EngineOptimizer):
     def _check(self, group: Group) -> None:
         refuse_complex(group, type(self).__name__)
         refuse_flat(group["params"])
-        check_lr(group)
+        check_rates(group)
         check_rotation_options(group)
-        check_non_negative("weight_decay", group.get("weight_decay", 0.0))
         if group["mode"] not in MODES:
             raise ValueError(f"mode={group['mode']!r} is unknown: choose one of 'equilibrium', 'hyperball'")
         angle = group["angular_update"]

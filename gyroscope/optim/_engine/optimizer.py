@@ -11,7 +11,7 @@ from torch._compile import _disable_dynamo
 from torch.autograd.graph import increment_version
 from torch.optim.optimizer import ParamsT
 
-from gyroscope._checks import check_decay
+from gyroscope._checks import check_decay, check_non_negative
 from gyroscope.geometry import Split, at_least_float32
 from gyroscope.model.groups import optimizer_groups
 from gyroscope.model.parameters import refuse_flat
@@ -107,7 +107,7 @@ class EngineOptimizer(torch.optim.Optimizer, ABC):
         refuse_complex(group, type(self).__name__)
         if self.turns_by_group:  # an optimizer that steps entry by entry takes flat parameters
             refuse_flat(group["params"])
-        check_lr(group)
+        check_rates(group)
         check_compile(group.get("compile", False))
         check_decay(float(group["lr"]), group["weight_decay"])
         split = Split.of(group)
@@ -124,7 +124,7 @@ class EngineOptimizer(torch.optim.Optimizer, ABC):
             with torch.enable_grad():
                 loss = closure()
         for group in self.param_groups:
-            check_lr(group)
+            check_rates(group)
         tasks = self._tasks()
         for task in tasks:
             # A float32 tensor on the CPU, as in torch: reading it waits for no device.
@@ -234,8 +234,9 @@ def check_spelling(group: Group, options: Group, name: str) -> None:
             raise ValueError(f"{name} has no option {key!r}, and the group sets {key}={group[key]!r}: remove it")
 
 
-def check_lr(group: Group) -> None:
+def check_rates(group: Group) -> None:
     """Raise unless lr and weight decay are 0 or above, as far as that is known without asking a device."""
+    check_non_negative("weight_decay", group.get("weight_decay", 0.0))
     lr = group["lr"]
     if isinstance(lr, Tensor):
         if lr.numel() != 1:
@@ -244,8 +245,6 @@ def check_lr(group: Group) -> None:
             return
     if not lr >= 0:
         raise ValueError(f"lr={float(lr)!r} must be a finite number, 0 or above: check the scheduler that set it")
-    if not group.get("weight_decay", 0.0) >= 0:
-        raise ValueError(f"weight_decay={group['weight_decay']!r} must be a finite number, 0 or above")
 
 
 def checked_factor(factor: float | Tensor, p: Tensor, split: Split | None) -> float | Tensor:
