@@ -55,4 +55,5 @@ def main(wanted: str = "") -> None:
         MEASURED.write_text(f"{{\n{lines}\n}}\n", encoding="utf-8")
 
 
-main(*sys.argv[1:])
+if __name__ == "__main__":
+    main(*sys.argv[1:])
