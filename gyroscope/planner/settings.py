@@ -46,8 +46,8 @@ class PlanSettings:
 def plan_settings(settings: PlanSettings, progress: Callable[[int], None] | None = None) -> Plan:
     """Return the plan of settings. `progress` receives the number of steps done, of all layers together.
 
-    >>> plan_settings(read_settings({"optimizer": "AdamW", "fan_in": 256, "steps": 300})).findings.kinds
-    ('over_rotation',)
+    >>> plan_settings(read_settings({"optimizer": "AdamW", "fan_in": 256, "betas": (0.9, 0.5)})).findings.kinds
+    ('unstable_betas',)
     """
     predictions = predict_layers(settings.rule, settings.schedule, settings.layers, progress)
     absent = {layer.name: layer.missing(settings.rule) for layer in settings.layers}

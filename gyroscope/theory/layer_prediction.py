@@ -111,7 +111,7 @@ def predict_layers(
     >>> layer = InitialLayer("weight", Weights(fan_in=256.0), norm=1.0)
     >>> prediction = predict_layers(AdamW(1e-2, 0.5), constant(2000), [layer])[0]
     >>> prediction.settled_at, prediction.warmup, prediction.fastest[1]
-    (152, None, 0)
+    (152, 10, 0)
     """
     # Extreme settings overflow to infinity, which sentences can state.
     with np.errstate(all="ignore"):
