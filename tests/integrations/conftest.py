@@ -36,6 +36,18 @@ class StandIn(ModuleType):
         return NameOnly(name, (), {})
 
 
+def stand_in_for_torchvision() -> None:
+    """Put nothing behind torchvision's names, if torchvision cannot be imported."""
+    try:
+        import torchvision  # noqa: F401
+    except (ImportError, RuntimeError):  # RuntimeError: operators that are missing
+        for name in IMPORTED:
+            sys.modules[name] = StandIn(name)
+            package, _, module = name.rpartition(".")
+            if package:
+                setattr(sys.modules[package], module, sys.modules[name])
+
+
 @pytest.fixture(scope="module")
 def timm():
     """The real timm, with nothing behind torchvision's names where torchvision cannot be imported.
@@ -47,14 +59,7 @@ def timm():
     if find_spec("timm") is None:
         pytest.skip("timm is not installed: pip install --no-deps timm")
     before = dict(sys.modules)
-    try:
-        import torchvision  # noqa: F401
-    except (ImportError, RuntimeError):  # RuntimeError: operators that are missing
-        for name in IMPORTED:
-            sys.modules[name] = StandIn(name)
-            package, _, module = name.rpartition(".")
-            if package:
-                setattr(sys.modules[package], module, sys.modules[name])
+    stand_in_for_torchvision()
     try:
         import timm
         import timm.optim

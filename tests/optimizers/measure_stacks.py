@@ -9,22 +9,10 @@ os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")
 import torch
 
 import gyroscope as gyro
-from tests.integrations.conftest import IMPORTED, StandIn
+from tests.integrations.conftest import stand_in_for_torchvision
 from tests.optimizers.stack_cases import CASES, Case
 from tests.optimizers.test_stacks import MEASURED, RESULTS
 from tests.optimizers.white_noise import SHAPES, ratios
-
-
-def without_torchvision() -> None:
-    """Let timm be imported without torchvision, which its optimizers do not need."""
-    try:
-        import torchvision  # noqa: F401
-    except (ImportError, RuntimeError):
-        for name in IMPORTED:
-            sys.modules[name] = StandIn(name)
-            package, _, module = name.rpartition(".")
-            if package:
-                setattr(sys.modules[package], module, sys.modules[name])
 
 
 def measured(case: Case) -> dict[str, object]:
@@ -46,7 +34,7 @@ def main(wanted: str = "") -> None:
         if case.tested_with is None or not is_wanted:
             continue
         if case.package == "timm":
-            without_torchvision()
+            stand_in_for_torchvision()
         rows[case.id] = measured(case)
         sys.stdout.write(f"{case.id:80} {rows[case.id]}\n")
         sys.stdout.flush()
